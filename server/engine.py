@@ -1,0 +1,207 @@
+"""The engine as the server sees it: requests in, one batch of events per step out.
+
+One facade over both kinds of engine. Its messages are frozen and encodable (a test sends each through msgpack and back),
+so that the engine can move to a process of its own without a change above this line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from engines.contract import Capabilities
+from engines.sampling.params import SamplingParams
+
+
+class PriorityClass(IntEnum):
+    """Who waits for whom. Lower is served first."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
+
+
+class FinishReason(Enum):
+    """Why a sequence or request ended. Each ends exactly once, with one of these."""
+
+    END = "end"
+    """The model's end-of-sequence token."""
+    STOP_TOKEN = "stop_token"
+    """A stop id of the request's."""
+    STOP_STRING = "stop_string"
+    """The text stage found a stop string and called stop()."""
+    LENGTH = "length"
+    """max_tokens, or the model's context, is used up."""
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    """A deadline of the client's passed."""
+    OVERLOADED = "overloaded"
+    """Dropped by a cap after it was queued."""
+    ENGINE_FAILED = "engine_failed"
+
+    @property
+    def is_success(self) -> bool:
+        return self in _SUCCESSES
+
+
+_SUCCESSES = frozenset({FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING, FinishReason.LENGTH})
+
+
+class GenerationRequest(msgspec.Struct, frozen=True):
+    """A validated request: only server/rpc's validation may make one. All times are ``time.monotonic()`` seconds."""
+
+    id: int
+    """The engine's handle; never reused while the process lives."""
+    prompt: tuple[int, ...]
+    """1 .. max_prompt ids, each below the vocabulary's size."""
+    max_tokens: int
+    """0 .. ; prompt + max_tokens <= max_context. 0 warms the prefix cache and ends with LENGTH."""
+    sampling: SamplingParams
+    end_ids: tuple[int, ...]
+    """The model's end-of-sequence ids; empty to ignore them."""
+    stop_ids: tuple[int, ...]
+    priority: PriorityClass
+    tenant: str
+    cache_salt: bytes
+    """Prefix blocks are shared only between equal salts."""
+    arrival: float
+    """When the server read the request."""
+    deadline: float | None
+    """The whole request must be over by then."""
+    ttft_deadline: float | None
+    """Its first token must be out by then."""
+    n: int = 1
+
+
+class TokensEvent(msgspec.Struct, frozen=True, tag="tokens"):
+    """New tokens of one sequence. End-of-sequence and stop tokens are included: the text stage hides them."""
+
+    request: int
+    sequence: int
+    """Index among the request's n sequences."""
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    first: bool = False
+    """These are the sequence's first tokens."""
+
+
+class SequenceFinished(msgspec.Struct, frozen=True, tag="sequence_finished"):
+    request: int
+    sequence: int
+    reason: FinishReason
+    completion_tokens: int
+    """Tokens that were delivered as TokensEvents and count."""
+    discarded_tokens: int
+    """Tokens generated and thrown away: after a stop, a cancel or a preemption race."""
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Seconds, from arrival unless said otherwise. None = it never came to that."""
+
+    queued: float | None
+    """Until the first step that ran part of the prompt was planned."""
+    prefill: float | None
+    """From then until the first token."""
+    first_token: float | None
+    total: float
+
+
+class RequestFinished(msgspec.Struct, frozen=True, tag="request_finished"):
+    """The last event of a request; its seat is free. Comes after the SequenceFinished of every sequence that ever ran."""
+
+    request: int
+    reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens whose keys and values came from the prefix cache when the request was first seated."""
+    timings: Timings
+    preemptions: int = 0
+
+
+Event: TypeAlias = TokensEvent | SequenceFinished | RequestFinished
+Deliver: TypeAlias = Callable[[list[Event]], None]
+"""Called on the engine thread, once per step, with first tokens first. Must not block."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """Facts that do not change while the engine lives."""
+
+    kind: str
+    """"openvino", "trtllm", "simulated" or "simulated-executor"."""
+    model: str
+    fingerprint: str
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    max_context: int
+    block_size: int
+    block_count: int
+    bytes_per_block: int
+    max_sequences: int
+    """Seats: sequences that can run at once."""
+    max_step_tokens: int
+    capabilities: Capabilities
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """A snapshot; any thread may ask. Counters only grow."""
+
+    alive: bool
+    last_step_age: float | None
+    """Seconds since the loop last showed life (a step's end, or an idle turn); None before it started."""
+    step_running_for: float | None
+    """Seconds that the current step has been running; None between steps."""
+    waiting_by_class: tuple[int, int, int]
+    waiting_tokens: int
+    """Uncached prompt tokens not yet computed, waiting and running."""
+    running: int
+    blocks_free: int
+    blocks_cached: int
+    blocks_in_use: int
+    blocks_quarantined: int
+    steps: int
+    prompt_tokens: int
+    """Prompt tokens of all requests that were seated."""
+    cached_tokens: int
+    computed_tokens: int
+    """Tokens run through the model."""
+    generated_tokens: int
+    discarded_tokens: int
+    preemptions: int
+    plan_seconds: float
+    engine_seconds: float
+    sample_seconds: float
+    deliver_seconds: float
+
+
+class Engine(Protocol):
+    """All that the server knows of an engine. Every method may be called from any thread, unless it says otherwise."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def start(self, deliver: Deliver) -> None:
+        """Start the engine thread. Once."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request. Never blocks. Raises UnavailableError when the engine is dead or closing, OverloadedError at a cap."""
+        ...
+
+    def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """Record the wish to end a request, whatever state it is in; applied at the next step's border. Idempotent; unknown
+        ids are ignored. RequestFinished still comes, exactly once."""
+        ...
+
+    def stop(self, request: int, sequence: int, after_token: int) -> None:
+        """The text stage found a stop string: the sequence is over after its ``after_token``-th token (counted from 1)."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self, timeout: float) -> None:
+        """Cancel what runs, end the thread, free the engine. Idempotent."""
+        ...
