@@ -1,0 +1,104 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetServerInfoResponse(_message.Message):
+    __slots__ = ("version", "engine", "model", "fingerprint", "limits", "capabilities")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    engine: str
+    model: str
+    fingerprint: str
+    limits: Limits
+    capabilities: EngineCapabilities
+    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., capabilities: _Optional[_Union[EngineCapabilities, _Mapping]] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("vocab_size", "max_context", "max_prompt_tokens", "default_max_tokens", "max_message_bytes", "max_stop_strings", "max_stop_string_bytes", "max_stop_token_ids", "max_cache_salt_bytes", "max_sequences", "max_waiting_requests", "max_waiting_tokens", "block_size")
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_STRING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CACHE_SALT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    vocab_size: int
+    max_context: int
+    max_prompt_tokens: int
+    default_max_tokens: int
+    max_message_bytes: int
+    max_stop_strings: int
+    max_stop_string_bytes: int
+    max_stop_token_ids: int
+    max_cache_salt_bytes: int
+    max_sequences: int
+    max_waiting_requests: int
+    max_waiting_tokens: int
+    block_size: int
+    def __init__(self, vocab_size: _Optional[int] = ..., max_context: _Optional[int] = ..., max_prompt_tokens: _Optional[int] = ..., default_max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_cache_salt_bytes: _Optional[int] = ..., max_sequences: _Optional[int] = ..., max_waiting_requests: _Optional[int] = ..., max_waiting_tokens: _Optional[int] = ..., block_size: _Optional[int] = ...) -> None: ...
+
+class EngineCapabilities(_message.Message):
+    __slots__ = ("batch_invariant", "preemption", "score", "masks", "adapters", "salts")
+    BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    SALTS_FIELD_NUMBER: _ClassVar[int]
+    batch_invariant: bool
+    preemption: bool
+    score: bool
+    masks: bool
+    adapters: bool
+    salts: bool
+    def __init__(self, batch_invariant: _Optional[bool] = ..., preemption: _Optional[bool] = ..., score: _Optional[bool] = ..., masks: _Optional[bool] = ..., adapters: _Optional[bool] = ..., salts: _Optional[bool] = ...) -> None: ...
+
+class GetLoadRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLoadResponse(_message.Message):
+    __slots__ = ("ready", "running", "waiting", "waiting_tokens", "kv_utilisation", "kv_cached", "open_streams")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_UTILISATION_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    ready: bool
+    running: int
+    waiting: WaitingByClass
+    waiting_tokens: int
+    kv_utilisation: float
+    kv_cached: float
+    open_streams: int
+    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[_Union[WaitingByClass, _Mapping]] = ..., waiting_tokens: _Optional[int] = ..., kv_utilisation: _Optional[float] = ..., kv_cached: _Optional[float] = ..., open_streams: _Optional[int] = ...) -> None: ...
+
+class WaitingByClass(_message.Message):
+    __slots__ = ("interactive", "standard", "batch")
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    STANDARD_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    interactive: int
+    standard: int
+    batch: int
+    def __init__(self, interactive: _Optional[int] = ..., standard: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
