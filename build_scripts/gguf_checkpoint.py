@@ -1,0 +1,102 @@
+"""A GGUF file: metadata, and tensors one by one.
+
+Formats: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and the block layouts of ggml-common.h.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader, dequantize
+
+from build_scripts.errors import CheckpointError, UnsupportedError
+from build_scripts.quantised_blocks import DECODERS
+from build_scripts.weights import Dense, Floats, Weight
+
+T = TypeVar("T")
+
+_DENSE = {
+    GGMLQuantizationType.F32: np.float32,
+    GGMLQuantizationType.F16: np.float16,
+    GGMLQuantizationType.BF16: np.uint16,
+}
+
+
+class GgufCheckpoint:
+    """Read-only and memory-mapped: opening costs the metadata, reading a tensor costs that tensor."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError where the file is no GGUF, or ends before its last tensor."""
+        try:
+            self._reader: Any = GGUFReader(path, "r")
+            self._tensors: dict[str, Any] = {tensor.name: tensor for tensor in self._reader.tensors}
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path.name}: {error.strerror or error}") from error
+        except (ValueError, IndexError, KeyError, OverflowError, TypeError, UnicodeDecodeError) as error:
+            # The reader has no error type of its own: whatever its parsing trips over means a broken file.
+            raise CheckpointError(f"{path.name} is not a whole GGUF file ({error})") from error
+        self.path = path
+
+    def keys(self) -> list[str]:
+        return [key for key in self._reader.fields if not key.startswith("GGUF.")]
+
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """A metadata value, None where absent. Raises CheckpointError where it is of another type."""
+        field = self._reader.fields.get(key)
+        if field is None:
+            return None
+        value = field.contents()
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise CheckpointError(
+                f"{key} should be a {kind.__name__}, the file has {type(value).__name__} {value!r:.80}"
+            )
+        return value
+
+    def require(self, key: str, kind: type[T]) -> T:
+        """As get, but CheckpointError where absent."""
+        value = self.get(key, kind)
+        if value is None:
+            raise CheckpointError(f"the file lacks {key}")
+        return value
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        # GGUF counts the fastest dimension first.
+        return {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in self._tensors.items()}
+
+    def formats(self) -> dict[str, str]:
+        """Storage format by tensor name, as GGUF spells it: "Q4_1", "F32"."""
+        return {name: str(tensor.tensor_type.name) for name, tensor in self._tensors.items()}
+
+    def quantisation(self) -> str:
+        """Matrix formats by how many tensors use them: "Q4_1 (210), Q8_0 (1)"."""
+        matrices = Counter(self.formats()[name] for name, shape in self.shapes().items() if len(shape) > 1)
+        return ", ".join(f"{name} ({count})" for name, count in matrices.most_common())
+
+    def read(self, name: str) -> Weight:
+        tensor = self._tensors[name]
+        kind = tensor.tensor_type
+        if kind in _DENSE:
+            shape = self.shapes()[name]
+            return Dense(np.ascontiguousarray(tensor.data).view(_DENSE[kind]).reshape(shape))
+        decode = DECODERS.get(kind.name)
+        if decode is None:
+            known = ", ".join([*(key.name for key in _DENSE), *DECODERS])
+            raise UnsupportedError(
+                f"tensor {name} is stored as {kind.name}, which has no exact form here (there are {known}); use --weights f32"
+            )
+        return decode(np.asarray(tensor.data))
+
+    def read_float32(self, name: str) -> Floats:
+        tensor = self._tensors[name]
+        try:
+            values = dequantize(np.asarray(tensor.data), tensor.tensor_type)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"tensor {name} is stored as {tensor.tensor_type.name}, which cannot be dequantised"
+            ) from error
+        return np.asarray(values, dtype=np.float32).reshape(self.shapes()[name])
