@@ -1,0 +1,89 @@
+"""From states to tokens and log-probabilities: the seam between the simulated model and sampling.
+
+Two ways to draw. *Tokens*: the likeliest token, or, with a temperature, one hashed from (state, seed, index, position); O(1) a draw.
+*Logits*: a whole row of logits and the real sampler, so that every sampling parameter acts. Greedy draws agree between the two, and
+log-probabilities come from the row in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from engines.contract import SequenceSpec
+from engines.simulated.hashing import Words, combine
+from engines.simulated.language import Language
+
+Top = tuple[tuple[int, float], ...]
+
+
+class Draw(NamedTuple):
+    """One token to draw: for whom, the state that it follows, and the position that it will stand at."""
+
+    spec: SequenceSpec
+    state: int
+    position: int
+
+
+class Drawn(NamedTuple):
+    token: int
+    logprob: float | None = None
+    """None where the sequence did not ask."""
+    top: Top = ()
+
+
+class Drawer(Protocol):
+    """Draws and scores. One thread."""
+
+    def open(self, spec: SequenceSpec) -> None: ...
+
+    def close(self, sequence: int) -> None: ...
+
+    def draw(self, draws: Sequence[Draw]) -> list[Drawn]: ...
+
+    def score(self, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
+        """Log-probabilities of ``targets[i]`` after ``states[i]``, and the ``top`` likeliest tokens there."""
+        ...
+
+
+class TokenDrawer:
+    """Draws by hash alone; a row of logits is made only where log-probabilities are asked for."""
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+
+    def open(self, spec: SequenceSpec) -> None:
+        """Nothing to remember."""
+
+    def close(self, sequence: int) -> None:
+        """Nothing to forget."""
+
+    def draw(self, draws: Sequence[Draw]) -> list[Drawn]:
+        states = np.array([_hashed_state(draw) for draw in draws], dtype=np.uint64)
+        tokens = self._language.likeliest_of(states).tolist()
+        drawn = [Drawn(token) for token in tokens]
+        for at, draw in enumerate(draws):
+            asked = draw.spec.sampling.logprobs
+            if asked is not None:
+                state = np.array([draw.state], dtype=np.uint64)
+                logprobs, tops = self.score(state, tokens[at : at + 1], asked)
+                drawn[at] = Drawn(tokens[at], logprobs[0], tops[0])
+        return drawn
+
+    def score(self, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
+        rows = self._language.logits(states).astype(np.float64)
+        rows -= np.log(np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) + rows.max(
+            axis=1, keepdims=True
+        )
+        best = np.argsort(-rows, axis=1, kind="stable")[:, :top]
+        tops = [tuple((int(t), float(row[t])) for t in ids) for row, ids in zip(rows, best, strict=True)]
+        return rows[np.arange(len(targets)), np.array(targets)].tolist(), tops
+
+
+def _hashed_state(draw: Draw) -> int:
+    sampling = draw.spec.sampling
+    if sampling.temperature == 0.0 or sampling.top_k == 1:
+        return draw.state
+    return combine(draw.state, sampling.seed, draw.spec.index, draw.position)
