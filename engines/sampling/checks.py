@@ -1,0 +1,19 @@
+"""A row of logits that is no distribution must never become a token."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from engines.contract import StepError
+
+
+def require_distributions(peaks: npt.NDArray[np.float32]) -> None:
+    """``peaks`` are the rows' greatest logits as ``argmax`` finds them: NaN where a row holds any.
+
+    -inf says that a token is impossible, and is allowed as long as another is not.
+    """
+    finite = np.isfinite(peaks)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise StepError(f"logits of row {row}: greatest value is {peaks[row]}, must be finite")

@@ -1,0 +1,122 @@
+"""The sampler: logits in, tokens and log-probabilities out, with what each open sequence needs to know in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engines.contract import PlanError, SequenceSpec, StepError
+from engines.sampling.batch import draw_rows
+from engines.sampling.checks import require_distributions
+from engines.sampling.constraint import Constraint
+from engines.sampling.logprobs import Top, log_normaliser, top_logprobs
+from engines.sampling.params import SamplingParams
+from engines.sampling.thresholds import Logits
+
+
+@dataclass(frozen=True)
+class SequenceState:
+    """What the sampler keeps of one open sequence."""
+
+    index: int
+    params: SamplingParams
+    constraint: Constraint | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.params.temperature == 0.0 or self.params.top_k == 1
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One entry a row."""
+
+    tokens: npt.NDArray[np.int64]
+    logprobs: dict[int, tuple[float, Top]] = field(default_factory=dict)
+    """Row -> (the token's log-probability, the likeliest beside it), only for rows whose sequence asks for them."""
+
+
+class Sampler:
+    """Holds the open sequences. For one thread, the engine thread.
+
+    A draw is a function of (seed, sequence index, position, purpose) and of the row's logits alone: the same row gives the same token,
+    bit for bit, whatever other rows are drawn with it.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._sequences: dict[int, SequenceState] = {}
+        self._scratch = np.empty(vocab_size, np.float32)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._sequences
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def open(self, spec: SequenceSpec, constraint: Constraint | None = None) -> None:
+        """Raises PlanError where the sequence is open already."""
+        if spec.sequence in self._sequences:
+            raise PlanError(f"opened: sequence {spec.sequence} is open already")
+        self._sequences[spec.sequence] = SequenceState(spec.index, spec.sampling, constraint)
+
+    def close(self, sequence: int) -> None:
+        """Forget a sequence. Raises PlanError where it is not open."""
+        if self._sequences.pop(sequence, None) is None:
+            raise PlanError(f"closed: sequence {sequence} is not open")
+
+    def draw(self, logits: Logits, sequences: Sequence[int], positions: Sequence[int]) -> Draws:
+        """Draw the token at ``positions[i]`` of ``sequences[i]`` from row i of ``logits`` [R, vocabulary].
+
+        A position counts the sequence's tokens before it, prompt included. Raises StepError for a row that is no distribution.
+        """
+        states = [self._sequences[sequence] for sequence in sequences]
+        likeliest = logits.argmax(axis=1)
+        require_distributions(logits[np.arange(len(states)), likeliest])
+        masked, likeliest = _mask(logits, likeliest, states)
+        tokens = draw_rows(masked, likeliest, states, positions, self._scratch)
+        for row, state in enumerate(states):
+            if state.constraint is not None:
+                state.constraint.advance(int(tokens[row]))
+        asked = {row: state.params.logprobs for row, state in enumerate(states) if state.params.logprobs is not None}
+        return Draws(tokens, {row: self._logprob(logits[row], int(tokens[row]), top) for row, top in asked.items()})
+
+    def score(self, logits: Logits, targets: Sequence[int], top: int = 0) -> tuple[list[float], list[Top]]:
+        """Log-probability of ``targets[i]`` in row i of ``logits``, and the ``top`` likeliest tokens of each row."""
+        require_distributions(logits.max(axis=1))
+        scored = [self._logprob(logits[row], target, top) for row, target in enumerate(targets)]
+        return [logprob for logprob, _ in scored], [likeliest for _, likeliest in scored]
+
+    def _logprob(self, row: Logits, token: int, top: int) -> tuple[float, Top]:
+        normaliser = log_normaliser(row, self._scratch)
+        return float(row[token]) - normaliser, top_logprobs(row, top, normaliser)
+
+    def check_integrity(self) -> None:
+        """Raises StepError where kept parameters are none that the server may let through."""
+        for sequence, state in self._sequences.items():
+            params = state.params
+            if params.temperature < 0 or params.top_k < 0 or not 0 < params.top_p <= 1 or not 0 <= params.min_p <= 1:
+                raise StepError(f"sequence {sequence} holds impossible sampling parameters: {params}")
+
+
+def _mask(
+    logits: Logits, likeliest: npt.NDArray[np.int64], states: Sequence[SequenceState]
+) -> tuple[Logits, npt.NDArray[np.int64]]:
+    """The logits with forbidden tokens at -inf; the very same array where no row has a constraint."""
+    constrained = [row for row, state in enumerate(states) if state.constraint is not None]
+    if not constrained:
+        return logits, likeliest
+    masked, likeliest = logits.copy(), likeliest.copy()
+    for row in constrained:
+        constraint = states[row].constraint
+        allowed = np.ones(logits.shape[1], np.bool_)
+        if constraint is not None:
+            constraint.mask(allowed)
+        masked[row, ~allowed] = -np.inf
+        likeliest[row] = masked[row].argmax()
+        if not np.isfinite(masked[row, likeliest[row]]):
+            raise StepError(f"logits of row {row}: the constraint leaves no possible token")
+    return masked, likeliest
