@@ -37,6 +37,7 @@ class EngineError(Exception):
     EngineError
     ├── PlanError        a plan breaks the contract (id out of range, unknown sequence, too many rows); nothing was run
     ├── StepError        a step failed inside the library; the KV contents it was to write are undefined, the runner lives
+    ├── EngineLoadError  an engine cannot be loaded: its files, its numerics on this machine, its memory
     └── EngineDeadError  the engine cannot run anything any more
     """
 
@@ -47,6 +48,10 @@ class PlanError(EngineError):
 
 class StepError(EngineError):
     """One step failed. Blocks that it was to write hold garbage; the engine can run further steps."""
+
+
+class EngineLoadError(EngineError):
+    """An engine cannot be loaded; names what is wrong and what was found. Raised by loaders, never by a loaded engine."""
 
 
 class EngineDeadError(EngineError):

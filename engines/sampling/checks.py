@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from engines.contract import StepError
 
 
-def require_distributions(peaks: npt.NDArray[np.float32]) -> None:
-    """``peaks`` are the rows' greatest logits as ``argmax`` finds them: NaN where a row holds any.
+def require_distributions(peaks: npt.NDArray[np.float32], sequences: Sequence[int]) -> None:
+    """``peaks`` are the rows' greatest logits as ``argmax`` finds them: NaN where a row holds any. Raises StepError.
 
     -inf says that a token is impossible, and is allowed as long as another is not.
     """
     finite = np.isfinite(peaks)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise StepError(f"logits of row {row}: greatest value is {peaks[row]}, must be finite")
+        raise StepError(f"sequence {sequences[row]}: the greatest logit of row {row} must be finite, got {peaks[row]}")

@@ -34,7 +34,7 @@ class SequenceState:
 class Draws:
     """One entry a row."""
 
-    tokens: npt.NDArray[np.int64]
+    tokens: list[int]
     logprobs: dict[int, tuple[float, Top]] = field(default_factory=dict)
     """Row -> (the token's log-probability, the likeliest beside it), only for rows whose sequence asks for them."""
 
@@ -51,7 +51,7 @@ class Sampler:
         self._sequences: dict[int, SequenceState] = {}
         self._scratch = np.empty(vocab_size, np.float32)
 
-    def __contains__(self, sequence: int) -> bool:
+    def __contains__(self, sequence: object) -> bool:
         return sequence in self._sequences
 
     def __len__(self) -> int:
@@ -71,22 +71,25 @@ class Sampler:
     def draw(self, logits: Logits, sequences: Sequence[int], positions: Sequence[int]) -> Draws:
         """Draw the token at ``positions[i]`` of ``sequences[i]`` from row i of ``logits`` [R, vocabulary].
 
-        A position counts the sequence's tokens before it, prompt included. Raises StepError for a row that is no distribution.
+        A position counts the sequence's tokens before it, prompt included.
+        Raises StepError for a row that is no distribution.
         """
         states = [self._sequences[sequence] for sequence in sequences]
         likeliest = logits.argmax(axis=1)
-        require_distributions(logits[np.arange(len(states)), likeliest])
+        require_distributions(logits[np.arange(len(states)), likeliest], sequences)
         masked, likeliest = _mask(logits, likeliest, states)
-        tokens = draw_rows(masked, likeliest, states, positions, self._scratch)
+        tokens: list[int] = draw_rows(masked, likeliest, states, positions, self._scratch).tolist()
         for row, state in enumerate(states):
             if state.constraint is not None:
-                state.constraint.advance(int(tokens[row]))
+                state.constraint.advance(tokens[row])
         asked = {row: state.params.logprobs for row, state in enumerate(states) if state.params.logprobs is not None}
-        return Draws(tokens, {row: self._logprob(logits[row], int(tokens[row]), top) for row, top in asked.items()})
+        return Draws(tokens, {row: self._logprob(logits[row], tokens[row], top) for row, top in asked.items()})
 
-    def score(self, logits: Logits, targets: Sequence[int], top: int = 0) -> tuple[list[float], list[Top]]:
+    def score(
+        self, sequence: int, logits: Logits, targets: Sequence[int], top: int = 0
+    ) -> tuple[list[float], list[Top]]:
         """Log-probability of ``targets[i]`` in row i of ``logits``, and the ``top`` likeliest tokens of each row."""
-        require_distributions(logits.max(axis=1))
+        require_distributions(logits.max(axis=1), [sequence] * len(targets))
         scored = [self._logprob(logits[row], target, top) for row, target in enumerate(targets)]
         return [logprob for logprob, _ in scored], [likeliest for _, likeliest in scored]
 
@@ -105,16 +108,17 @@ class Sampler:
 def _mask(
     logits: Logits, likeliest: npt.NDArray[np.int64], states: Sequence[SequenceState]
 ) -> tuple[Logits, npt.NDArray[np.int64]]:
-    """The logits with forbidden tokens at -inf; the very same array where no row has a constraint."""
-    constrained = [row for row, state in enumerate(states) if state.constraint is not None]
+    """The logits with forbidden tokens at -inf; the very same array where no row has a constraint.
+
+    Each call reads a constraint's state as it is before any token of the call, so a constrained sequence may have one row a call.
+    """
+    constrained = [(row, state.constraint) for row, state in enumerate(states) if state.constraint is not None]
     if not constrained:
         return logits, likeliest
     masked, likeliest = logits.copy(), likeliest.copy()
-    for row in constrained:
-        constraint = states[row].constraint
+    for row, constraint in constrained:
         allowed = np.ones(logits.shape[1], np.bool_)
-        if constraint is not None:
-            constraint.mask(allowed)
+        constraint.mask(allowed)
         masked[row, ~allowed] = -np.inf
         likeliest[row] = masked[row].argmax()
         if not np.isfinite(masked[row, likeliest[row]]):

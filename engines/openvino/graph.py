@@ -1,0 +1,51 @@
+"""From the stateful graph on disk to a graph that runs steps over paged keys and values."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino._offline_transformations import paged_attention_transformation
+
+from engines.contract import EngineLoadError
+
+WANTED = "sampled_tokens_indices"
+"""Input i64[R]: the new tokens, by place in the step, after which logits are wanted. Others never meet the last product."""
+
+_PASSED_THROUGH = ("Convert", "Multiply", "Divide", "Add", "Tanh", "Reshape")
+"""What may stand between the last product and the result: casts, scales, soft caps."""
+
+
+def page(model: ov.Model) -> None:
+    """Rewrite ``model`` in place: paged attention instead of state, logits only where wanted.
+
+    Raises EngineLoadError where the graph is not of the shape that this rests on.
+    """
+    try:
+        paged_attention_transformation(model)
+    except RuntimeError as error:
+        raise EngineLoadError(f"model.xml: paged attention cannot be put into this graph: {error}") from error
+    _gather_before_last_product(model)
+
+
+def _gather_before_last_product(model: ov.Model) -> None:
+    product = _last_product(model)
+    wanted = opset13.parameter([-1], np.int64, name=WANTED)
+    wanted.output(0).set_names({WANTED})
+    hidden = product.input(0).get_source_output()
+    gathered = opset13.gather(hidden, wanted, opset13.constant(0, np.int64))
+    product.input(0).replace_source_output(gathered.output(0))
+    model.add_parameters([wanted])
+    model.validate_nodes_and_infer_types()
+
+
+def _last_product(model: ov.Model) -> ov.Node:
+    results = model.get_results()
+    if len(results) != 1:
+        raise EngineLoadError(f"model.xml: one result is expected, got {len(results)}")
+    node = results[0].input(0).get_source_output().get_node()
+    while node.get_type_name() in _PASSED_THROUGH:
+        node = node.input(0).get_source_output().get_node()
+    if node.get_type_name() != "MatMul":
+        raise EngineLoadError(f"model.xml: the logits must come from a MatMul, got {node.get_type_name()}")
+    return node

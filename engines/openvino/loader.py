@@ -1,0 +1,110 @@
+"""From an engine directory to a runner that is ready for its first step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import openvino as ov
+import psutil
+
+from engines.contract import EngineLoadError
+from engines.manifest import MANIFEST_NAME, SCHEMA_VERSION, EngineManifest
+from engines.openvino.graph import page
+from engines.openvino.kv_memory import KvMemory, bytes_per_block
+from engines.openvino.runner import LoadTimings, OpenVinoStepRunner
+from engines.openvino.settings import compile_properties
+
+MODEL_NAME = "model.xml"
+DEFAULT_KV_BYTES = 1 << 30
+_DEFAULT_SHARE = 4
+"""One part in so many of the available memory is the most that is taken by default."""
+
+
+def load_runner(
+    directory: Path,
+    *,
+    kv_bytes: int | None,
+    kv_blocks: int | None,
+    threads: int | None,
+    max_rows: int,
+    max_step_tokens: int,
+    manifest: EngineManifest | None,
+) -> OpenVinoStepRunner:
+    """See :func:`engines.openvino.load`."""
+    _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
+    manifest = manifest or read_manifest(directory)
+    properties = compile_properties(manifest.numerics, threads)
+    core = ov.Core()
+    started = time.perf_counter()
+    model = _read(core, directory / MODEL_NAME)
+    read = time.perf_counter()
+    page(model)
+    transformed = time.perf_counter()
+    compiled = _compile(core, model, properties)
+    compiled_at = time.perf_counter()
+    _check_shapes(compiled, manifest)
+    memory = KvMemory(compiled, _block_count(bytes_per_block(compiled), kv_bytes, kv_blocks))
+    allocated = time.perf_counter()
+    timings = LoadTimings(read - started, transformed - read, compiled_at - transformed, allocated - compiled_at)
+    return OpenVinoStepRunner(manifest, compiled, memory, timings, max_rows=max_rows, max_step_tokens=max_step_tokens)
+
+
+def read_manifest(directory: Path) -> EngineManifest:
+    """Raises EngineLoadError where there is none, or none that this version reads."""
+    path = directory / MANIFEST_NAME
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=EngineManifest)
+    except FileNotFoundError as error:
+        raise EngineLoadError(
+            f"{path}: no such file, so this is no engine: build one with `firsttoken build`"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise EngineLoadError(f"{path}: {error}") from error
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise EngineLoadError(
+            f"{path}: schema_version must be {SCHEMA_VERSION}, got {manifest.schema_version}; build again"
+        )
+    if manifest.engine != "openvino":
+        raise EngineLoadError(f"{path}: engine must be openvino, got {manifest.engine!r}")
+    return manifest
+
+
+def _require_positive(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise EngineLoadError(f"{name}: must be at least 1, got {value}")
+
+
+def _read(core: ov.Core, path: Path) -> ov.Model:
+    try:
+        return core.read_model(str(path))
+    except RuntimeError as error:
+        raise EngineLoadError(f"{path.name}: cannot be read: {error}") from error
+
+
+def _compile(core: ov.Core, model: ov.Model, properties: dict[str, str]) -> ov.CompiledModel:
+    try:
+        return core.compile_model(model, "CPU", properties)
+    except RuntimeError as error:
+        raise EngineLoadError(f"{MODEL_NAME}: cannot be compiled with {properties}: {error}") from error
+
+
+def _check_shapes(compiled: ov.CompiledModel, manifest: EngineManifest) -> None:
+    """The graph must be the one that the manifest describes: ids are checked against the manifest's numbers."""
+    vocabulary = int(list(compiled.outputs[0].get_partial_shape())[-1].get_length())
+    if vocabulary != manifest.model.vocab_size:
+        raise EngineLoadError(f"{MODEL_NAME}: manifest says vocab_size {manifest.model.vocab_size}, got {vocabulary}")
+    layers = sum(port.get_any_name().startswith("key_cache.") for port in compiled.inputs)
+    if layers != manifest.model.layers:
+        raise EngineLoadError(f"{MODEL_NAME}: manifest says {manifest.model.layers} layers, got {layers}")
+
+
+def _block_count(block_bytes: int, kv_bytes: int | None, kv_blocks: int | None) -> int:
+    if kv_blocks is not None:
+        return kv_blocks
+    budget = kv_bytes or min(DEFAULT_KV_BYTES, psutil.virtual_memory().available // _DEFAULT_SHARE)
+    if budget < block_bytes:
+        raise EngineLoadError(f"kv_bytes: must hold one block of {block_bytes} bytes at least, got {budget}")
+    return int(budget // block_bytes)

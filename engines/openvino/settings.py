@@ -1,0 +1,42 @@
+"""From a manifest's numerics to the properties that the CPU plugin compiles with."""
+
+from __future__ import annotations
+
+from engines.contract import EngineLoadError
+from engines.manifest import Numerics
+
+_KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
+_ACTIVATIONS = ("f32", "bf16")
+_QUANTISATION_GROUP = "32"
+
+Properties = dict[str, str]
+
+
+def compile_properties(numerics: Numerics, threads: int | None) -> Properties:
+    """Every numeric property is set: the plugin's defaults depend on the machine, an engine's numerics must not.
+
+    Raises EngineLoadError for numerics that the plugin does not know, or compiles and then fails to run.
+    """
+    _require("kv_cache", numerics.kv_cache, _KV_PRECISIONS)
+    _require("activations", numerics.activations, _ACTIVATIONS)
+    if numerics.kv_cache == "bf16" and numerics.activations != "bf16":
+        raise EngineLoadError(
+            f"numerics: kv_cache bf16 needs activations bf16, got {numerics.activations}; f16 or f32 keys and values go with f32"
+        )
+    properties = {
+        "INFERENCE_PRECISION_HINT": numerics.activations,
+        "KV_CACHE_PRECISION": numerics.kv_cache,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _QUANTISATION_GROUP if numerics.dynamic_quantisation else "0",
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": "1",
+    }
+    if threads is not None:
+        if threads < 1:
+            raise EngineLoadError(f"threads: must be at least 1, got {threads}")
+        properties["INFERENCE_NUM_THREADS"] = str(threads)
+    return properties
+
+
+def _require(field: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise EngineLoadError(f"numerics.{field}: must be one of {', '.join(known)}, got {value!r}")
