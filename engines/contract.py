@@ -14,17 +14,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
 from engines.sampling.params import SamplingParams
 
-TokenArray: TypeAlias = "array[int]"
-"""Token ids, ``array('i')``: 4 bytes each, appended in O(1), read by NumPy without a copy."""
+if TYPE_CHECKING:
+    TokenArray: TypeAlias = array[int]
+    BlockTable: TypeAlias = array[int]
+else:  # array takes no subscript before Python 3.12, and msgspec evaluates these annotations
+    TokenArray = BlockTable = array
+"""A TokenArray holds token ids, ``array('i')``: 4 bytes each, appended in O(1), read by NumPy without a copy.
 
-BlockTable: TypeAlias = "array[int]"
-"""Block ids of one sequence in one KV group, ``array('i')``. The owner only ever appends while a step is planned; the runner
+A BlockTable holds the block ids of one sequence in one KV group, ``array('i')``. The owner only ever appends while a step is planned; the runner
 reads the first ``ceil((past + new) / block_size)`` entries *during* :meth:`StepRunner.start` and keeps no view of it."""
 
 
