@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from engines.contract import SequenceSpec
+from engines.sampling.logprobs import Top
+from engines.sampling.sampler import Sampler
 from engines.simulated.hashing import Words, combine
 from engines.simulated.language import Language
-
-Top = tuple[tuple[int, float], ...]
 
 
 class Draw(NamedTuple):
@@ -43,7 +43,7 @@ class Drawer(Protocol):
 
     def draw(self, draws: Sequence[Draw]) -> list[Drawn]: ...
 
-    def score(self, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
+    def score(self, sequence: int, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
         """Log-probabilities of ``targets[i]`` after ``states[i]``, and the ``top`` likeliest tokens there."""
         ...
 
@@ -53,6 +53,7 @@ class TokenDrawer:
 
     def __init__(self, language: Language) -> None:
         self._language = language
+        self._sampler = Sampler(language.vocab_size)
 
     def open(self, spec: SequenceSpec) -> None:
         """Nothing to remember."""
@@ -68,18 +69,36 @@ class TokenDrawer:
             asked = draw.spec.sampling.logprobs
             if asked is not None:
                 state = np.array([draw.state], dtype=np.uint64)
-                logprobs, tops = self.score(state, tokens[at : at + 1], asked)
+                logprobs, tops = self.score(draw.spec.sequence, state, tokens[at : at + 1], asked)
                 drawn[at] = Drawn(tokens[at], logprobs[0], tops[0])
         return drawn
 
-    def score(self, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
-        rows = self._language.logits(states).astype(np.float64)
-        rows -= np.log(np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) + rows.max(
-            axis=1, keepdims=True
-        )
-        best = np.argsort(-rows, axis=1, kind="stable")[:, :top]
-        tops = [tuple((int(t), float(row[t])) for t in ids) for row, ids in zip(rows, best, strict=True)]
-        return rows[np.arange(len(targets)), np.array(targets)].tolist(), tops
+    def score(self, sequence: int, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
+        return self._sampler.score(sequence, self._language.logits(states), targets, top)
+
+
+class LogitDrawer:
+    """A row of logits for every draw, and engines.sampling's sampler: every sampling parameter acts as on a real engine."""
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+        self._sampler = Sampler(language.vocab_size)
+
+    def open(self, spec: SequenceSpec) -> None:
+        self._sampler.open(spec)
+
+    def close(self, sequence: int) -> None:
+        self._sampler.close(sequence)
+
+    def draw(self, draws: Sequence[Draw]) -> list[Drawn]:
+        rows = self._language.logits(np.array([draw.state for draw in draws], dtype=np.uint64))
+        sequences = [draw.spec.sequence for draw in draws]
+        result = self._sampler.draw(rows, sequences, [draw.position for draw in draws])
+        asked = {row: Drawn(result.tokens[row], logprob, top) for row, (logprob, top) in result.logprobs.items()}
+        return [asked.get(row) or Drawn(token) for row, token in enumerate(result.tokens)]
+
+    def score(self, sequence: int, states: Words, targets: Sequence[int], top: int) -> tuple[list[float], list[Top]]:
+        return self._sampler.score(sequence, self._language.logits(states), targets, top)
 
 
 def _hashed_state(draw: Draw) -> int:

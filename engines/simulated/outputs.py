@@ -43,5 +43,5 @@ def _sampled(row: Row, drawn: Sequence[Drawn]) -> Output:
 
 
 def _scored(row: Row, want: Score, states: Words, drawer: Drawer) -> Output:
-    logprobs, tops = drawer.score(states, want.targets, want.top)
+    logprobs, tops = drawer.score(row.sequence, states, want.targets, want.top)
     return Output(sequence=row.sequence, logprobs=tuple(logprobs), top=tuple(tops) if want.top else ())
