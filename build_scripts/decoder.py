@@ -1,47 +1,24 @@
-"""What a decoder-only transformer is, in numbers, and which of them this recipe implements.
+"""What a decoder-only transformer is, in numbers: the one description that every target builds from.
 
-The reading is closed: a metadata key of the architecture, or a tensor, that is not known here is refused by its name,
-because ignoring one (rope scaling, a sliding window, a bias) gives an engine that runs and is wrong.
+Whatever file a model comes in, it is described here once, and its tensors go by one set of names (GGUF's, the shortest in
+use). gguf_description and hf_description read the two kinds of file into it, and refuse by name what it cannot express.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from build_scripts.errors import CheckpointError, UnsupportedError
+from build_scripts.rope import Rope
 
-if TYPE_CHECKING:
-    from build_scripts.gguf_checkpoint import GgufCheckpoint
-
-_READ = frozenset(
-    {
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "feed_forward_length",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.layer_norm_rms_epsilon",
-        "attention.key_length",
-        "attention.value_length",
-        "rope.freq_base",
-        "rope.dimension_count",
-        "vocab_size",
-    }
-)
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    "rope.scaling.type": ("none",),
-    "expert_count": (0,),
-    "expert_used_count": (0,),
-    "attention.causal": (True,),
-}
-"""Keys that may stand in a file as long as they say what this recipe does anyway."""
+Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """A Llama-shaped decoder: RMS norms, rotary positions in half-split order, grouped-query attention, gated SiLU."""
+    """RMS norms, rotary positions in half-split order, grouped-query attention, gated feed-forward."""
 
     family: str
     layers: int
@@ -52,27 +29,63 @@ class Decoder:
     head_dim: int
     vocab_size: int
     max_context: int
+    """Longest sequence that the checkpoint allows, in tokens."""
     norm_epsilon: float
-    rope_theta: float
     tied_embeddings: bool
+    rope: Rope
+    local_rope: Rope | None = None
+    """Rotation of the layers that have a window, where it differs (Gemma 3)."""
+    windows: tuple[int | None, ...] = ()
+    """By layer: how many last tokens, itself among them, a token sees; None = all. Empty = all layers see all."""
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    feed_forward_bias: bool = False
+    qk_norm: bool = False
+    """RMS norm of each query and key head before rotation."""
+    post_norms: bool = False
+    """A second norm behind attention and behind the feed-forward, before each is added (Gemma 2 and 3)."""
+    norm_shift: float = 0.0
+    """Added to every stored norm weight: 1 where the file keeps the distance from one (Gemma in Hugging Face's form)."""
+    embedding_scale: float = 1.0
+    attention_scale: float
+    attention_cap: float | None = None
+    """cap * tanh(score / cap) before the softmax."""
+    logit_cap: float | None = None
+
+    @property
+    def rope_theta(self) -> float:
+        return self.rope.theta
+
+    @property
+    def static_context(self) -> int:
+        """Longest sequence that an engine which caches keys serves exactly (see rope)."""
+        return min(self.max_context, self.rope.static_context or self.max_context)
+
+    def window(self, layer: int) -> int | None:
+        return self.windows[layer] if self.windows else None
+
+    def rope_of(self, layer: int) -> Rope:
+        return self.local_rope if self.local_rope and self.window(layer) is not None else self.rope
 
     def parameters(self) -> int:
         """Weights that are stored; tied embeddings count once."""
-        return sum(_count(shape) for shape in self.tensors().values())
+        return sum(math.prod(shape) for shape in self.tensors().values())
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
+    def tensors(self) -> dict[str, Shape]:
         """Every tensor of the model under its GGUF name, with its shape, rows first."""
-        shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (self.vocab_size, self.hidden)}
+        shapes: dict[str, Shape] = {"token_embd.weight": (self.vocab_size, self.hidden)}
         for layer in range(self.layers):
-            shapes |= {f"blk.{layer}.{name}": shape for name, shape in self._layer_tensors().items()}
+            shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_tensors().items()}
         shapes["output_norm.weight"] = (self.hidden,)
         if not self.tied_embeddings:
             shapes["output.weight"] = (self.vocab_size, self.hidden)
         return shapes
 
-    def _layer_tensors(self) -> dict[str, tuple[int, ...]]:
+    def layer_tensors(self) -> dict[str, Shape]:
+        """The tensors of one layer, without the layer's prefix."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return {
+        shapes: dict[str, Shape] = {
             "attn_norm.weight": (self.hidden,),
             "attn_q.weight": (queries, self.hidden),
             "attn_k.weight": (keys, self.hidden),
@@ -83,85 +96,48 @@ class Decoder:
             "ffn_up.weight": (self.intermediate, self.hidden),
             "ffn_down.weight": (self.hidden, self.intermediate),
         }
+        if self.qkv_bias:
+            shapes |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
+        if self.output_bias:
+            shapes["attn_output.bias"] = (self.hidden,)
+        if self.feed_forward_bias:
+            wide = (self.intermediate,)
+            shapes |= {"ffn_gate.bias": wide, "ffn_up.bias": wide, "ffn_down.bias": (self.hidden,)}
+        if self.qk_norm:
+            shapes |= {"attn_q_norm.weight": (self.head_dim,), "attn_k_norm.weight": (self.head_dim,)}
+        if self.post_norms:
+            shapes |= {"post_attention_norm.weight": (self.hidden,), "post_ffw_norm.weight": (self.hidden,)}
+        return shapes
+
+    def kv_values_per_token(self, layers: int | None = None) -> int:
+        """Numbers that one token leaves in the cache, keys and values of ``layers`` layers (all)."""
+        return 2 * (self.layers if layers is None else layers) * self.kv_heads * self.head_dim
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
-
-
-def describe(checkpoint: GgufCheckpoint) -> Decoder:
-    """The decoder in a checkpoint. Raises UnsupportedError naming what is not implemented, CheckpointError for nonsense."""
-    architecture = checkpoint.require("general.architecture", str)
-    if architecture != "llama":
-        raise UnsupportedError(f'architecture "{architecture}" is not implemented; there is "llama"')
-    _refuse_unknown_keys(checkpoint, architecture)
-    decoder = _read(checkpoint, architecture)
-    _check_arithmetic(decoder)
-    _check_tensors(checkpoint.shapes(), decoder)
-    return decoder
-
-
-def _refuse_unknown_keys(checkpoint: GgufCheckpoint, architecture: str) -> None:
-    for key in checkpoint.keys():  # noqa: SIM118 - a method of ours, not a dict
-        name = key.removeprefix(f"{architecture}.")
-        if name == key or name in _READ:
-            continue
-        value = checkpoint.require(key, object)
-        if value not in _NEUTRAL.get(name, ()):
-            raise UnsupportedError(f"{key} = {value!r:.60} is not implemented")
-
-
-def _read(checkpoint: GgufCheckpoint, architecture: str) -> Decoder:
-    def whole(name: str) -> int:
-        return checkpoint.require(f"{architecture}.{name}", int)
-
-    heads, hidden = whole("attention.head_count"), whole("embedding_length")
-    if heads < 1:
-        raise CheckpointError(f"{architecture}.attention.head_count must be at least 1, the file has {heads}")
-    head_dim = checkpoint.get(f"{architecture}.attention.key_length", int) or hidden // heads
-    for name in ("attention.value_length", "rope.dimension_count"):
-        size = checkpoint.get(f"{architecture}.{name}", int) or head_dim
-        if size != head_dim:
-            raise UnsupportedError(
-                f"{architecture}.{name} = {size} other than the head size {head_dim} is not implemented"
-            )
-    shapes = checkpoint.shapes()
-    return Decoder(
-        family=architecture,
-        layers=whole("block_count"),
-        hidden=hidden,
-        intermediate=whole("feed_forward_length"),
-        heads=heads,
-        kv_heads=checkpoint.get(f"{architecture}.attention.head_count_kv", int) or heads,
-        head_dim=head_dim,
-        vocab_size=shapes.get("token_embd.weight", (0,))[0],
-        max_context=whole("context_length"),
-        norm_epsilon=checkpoint.require(f"{architecture}.attention.layer_norm_rms_epsilon", float),
-        rope_theta=checkpoint.get(f"{architecture}.rope.freq_base", float) or 10000.0,
-        tied_embeddings="output.weight" not in shapes,
-    )
-
-
-def _check_arithmetic(decoder: Decoder) -> None:
-    for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "max_context"):
+def check_arithmetic(decoder: Decoder) -> None:
+    """Raises CheckpointError for sizes that no model can have, UnsupportedError for one that this description lacks."""
+    for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab_size", "max_context"):
         value = getattr(decoder, name)
         if value < 1:
             raise CheckpointError(f"{name} must be at least 1, the file has {value}")
     if decoder.heads % decoder.kv_heads:
         raise CheckpointError(f"{decoder.heads} query heads cannot share {decoder.kv_heads} key heads evenly")
-    if decoder.head_dim % 2:
-        raise CheckpointError(f"rotary positions need an even head size, the file has {decoder.head_dim}")
+    for rope in (decoder.rope, decoder.local_rope or decoder.rope):
+        if rope.dims % 2 or not 0 < rope.dims <= decoder.head_dim:
+            raise CheckpointError(
+                f"rotary positions need an even size up to the head's {decoder.head_dim}, the file has {rope.dims}"
+            )
+    if decoder.windows and len(decoder.windows) != decoder.layers:
+        raise CheckpointError(f"windows are given for {len(decoder.windows)} layers of {decoder.layers}")
 
 
-def _check_tensors(found: dict[str, tuple[int, ...]], decoder: Decoder) -> None:
+def check_tensors(found: dict[str, Shape], decoder: Decoder) -> None:
+    """Raises CheckpointError for a missing or misshapen tensor, UnsupportedError for one that has no place."""
     wanted = decoder.tensors()
     if missing := sorted(wanted.keys() - found.keys()):
-        raise CheckpointError(f"the file lacks tensor {missing[0]} ({len(missing)} missing)")
+        raise CheckpointError(f"the checkpoint lacks tensor {missing[0]} ({len(missing)} missing)")
     if extra := sorted(found.keys() - wanted.keys()):
         raise UnsupportedError(f"tensor {extra[0]} has no place in this recipe ({len(extra)} such)")
     for name, shape in wanted.items():
         if found[name] != shape:
-            raise CheckpointError(f"tensor {name} should have shape {shape}, the file has {found[name]}")
+            raise CheckpointError(f"tensor {name} should have shape {shape}, the checkpoint has {found[name]}")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, dequantize
+from numpy.typing import NDArray
 
 from build_scripts.errors import CheckpointError, UnsupportedError
 from build_scripts.quantised_blocks import DECODERS
@@ -39,6 +40,7 @@ class GgufCheckpoint:
             # The reader has no error type of its own: whatever its parsing trips over means a broken file.
             raise CheckpointError(f"{path.name} is not a whole GGUF file ({error})") from error
         self.path = path
+        self._interleaved_heads = self._count_interleaved_heads()
 
     def keys(self) -> list[str]:
         return [key for key in self._reader.fields if not key.startswith("GGUF.")]
@@ -78,6 +80,12 @@ class GgufCheckpoint:
         return ", ".join(f"{name} ({count})" for name, count in matrices.most_common())
 
     def read(self, name: str) -> Weight:
+        """Rows of queries and keys come in half-split rotary order, whatever the file's own."""
+        weight = self._read_as_stored(name)
+        order = self._half_split_rows(name)
+        return weight if order is None else weight.take_rows(order)
+
+    def _read_as_stored(self, name: str) -> Weight:
         tensor = self._tensors[name]
         kind = tensor.tensor_type
         if kind in _DENSE:
@@ -99,4 +107,25 @@ class GgufCheckpoint:
             raise UnsupportedError(
                 f"tensor {name} is stored as {tensor.tensor_type.name}, which cannot be dequantised"
             ) from error
-        return np.asarray(values, dtype=np.float32).reshape(self.shapes()[name])
+        whole = np.asarray(values, dtype=np.float32).reshape(self.shapes()[name])
+        order = self._half_split_rows(name)
+        return whole if order is None else whole[order]
+
+    def _count_interleaved_heads(self) -> dict[str, int]:
+        """llama.cpp stores Llama's query and key rows interleaved for its rotation, and no other family's."""
+        if self.get("general.architecture", str) != "llama":
+            return {}
+        heads = self.get("llama.attention.head_count", int) or 0
+        return {"attn_q": heads, "attn_k": self.get("llama.attention.head_count_kv", int) or heads}
+
+    def _half_split_rows(self, name: str) -> NDArray[np.intp] | None:
+        heads = self._interleaved_heads.get(name.split(".")[-2] if "." in name else "", 0)
+        if not heads or len(self.shapes()[name]) == 0 or self.shapes()[name][0] % (2 * heads):
+            return None
+        return half_split_order(heads, self.shapes()[name][0] // heads)
+
+
+def half_split_order(heads: int, head_dim: int) -> NDArray[np.intp]:
+    """Rows of a projection from interleaved rotary order into half-split order, head by head."""
+    order = np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2)
+    return order.swapaxes(1, 2).reshape(-1)

@@ -70,9 +70,6 @@ class _GraphBuilder:
     def _matrix(self, name: str) -> Node:
         return matrix(self._read(name), name)
 
-    def _rotary_matrix(self, name: str, heads: int) -> Node:
-        return matrix(self._read(name).take_rows(half_split_order(heads, self._decoder.head_dim)), name)
-
     # ------------------------------------------------------------------ shared inputs of the layers
 
     def _rotary_tables(self) -> tuple[Node, Node]:
@@ -115,8 +112,8 @@ class _GraphBuilder:
 
     def _attention(self, hidden: Node, layer: int) -> Node:
         decoder, prefix = self._decoder, f"blk.{layer}"
-        query = self._split(hidden, self._rotary_matrix(f"{prefix}.attn_q.weight", decoder.heads), decoder.heads)
-        key = self._split(hidden, self._rotary_matrix(f"{prefix}.attn_k.weight", decoder.kv_heads), decoder.kv_heads)
+        query = self._split(hidden, self._matrix(f"{prefix}.attn_q.weight"), decoder.heads)
+        key = self._split(hidden, self._matrix(f"{prefix}.attn_k.weight"), decoder.kv_heads)
         value = self._split(hidden, self._matrix(f"{prefix}.attn_v.weight"), decoder.kv_heads)
         keys = self._repeat(self._remember(self._rotate(key), layer, "key"))
         values = self._repeat(self._remember(value, layer, "value"))
@@ -167,12 +164,6 @@ class _GraphBuilder:
             ops.unsqueeze(heads, integer(2)), integer([1, 1, group, 1, 1]), broadcast_spec="BIDIRECTIONAL"
         )
         return ops.reshape(spread, integer([0, decoder.heads, -1, decoder.head_dim]), special_zero=True)
-
-
-def half_split_order(heads: int, head_dim: int) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
-    """Rows of a query or key projection from GGUF's interleaved rotary order into half-split order, head by head."""
-    order = np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2)
-    return order.swapaxes(1, 2).reshape(-1)
 
 
 def _input(name: str, element: ov.Type, rank: int) -> Node:

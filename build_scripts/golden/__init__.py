@@ -1,0 +1,1 @@
+"""Reference numbers that engines and checkpoints are held against, and the scripts that made them."""
