@@ -110,7 +110,7 @@ def _yarn(rope: Rope, length: int) -> Frequencies:
     low, high = max(low, 0), min(high, rope.dims - 1)
     ramp = (np.arange(rope.dims // 2) - low) / (high - low if high != low else 0.001)
     interpolated = np.clip(ramp, 0.0, 1.0)
-    return interpolated * fast / scaling.factor + (1 - interpolated) * fast
+    return np.asarray(interpolated * fast / scaling.factor + (1 - interpolated) * fast)
 
 
 def _dimension_of(rope: Rope, turns: float) -> float:
