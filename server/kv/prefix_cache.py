@@ -1,0 +1,155 @@
+"""The prefix cache: a tree of full blocks over the block pool. docs/prefix-cache.md explains it with a worked example.
+
+Laws kept here:
+* a block enters the tree only after the step that filled it has completed (the caller publishes then), and is never written again;
+* a held node's parent is held, so every unreferenced node can be evicted, leaves first: all cached blocks count as available;
+* one node per digest: whoever computes the same block a second time keeps a private copy.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from engines.contract import BlockTable
+from server.kv.block_pool import BlockPool, IntegrityError
+from server.kv.eviction import EvictionPolicy
+from server.kv.node import NO_BLOCK, Node
+
+
+class PrefixCache:
+    """Hands out blocks, shares published ones, evicts. The only user of the pool. Engine thread only."""
+
+    __slots__ = ("_by_block", "_cached", "_nodes", "_policy", "_roots", "_tick", "block_size", "evictions", "pool")
+
+    def __init__(self, pool: BlockPool, block_size: int, policy: EvictionPolicy) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.evictions = 0
+        """Blocks evicted since the start."""
+        self._policy = policy
+        self._nodes: dict[bytes, Node] = {}
+        self._roots: dict[bytes, Node] = {}
+        self._by_block: list[Node | None] = [None] * pool.count
+        self._cached = 0
+        self._tick = 0
+
+    @property
+    def cached(self) -> int:
+        """Published blocks that nobody holds."""
+        return self._cached
+
+    @property
+    def available(self) -> int:
+        """Blocks that ``allocate`` can hand out one after the other."""
+        return self.pool.free + self._cached
+
+    def find(self, digest: bytes) -> Node | None:
+        """The published block of this name. Changes nothing."""
+        return self._nodes.get(digest)
+
+    def closest(self, parent: bytes, tokens: bytes) -> tuple[Node | None, int]:
+        """The published block after ``parent`` (a block's digest or a root's) that begins with most of ``tokens``, and how many
+        ids they share. Changes nothing."""
+        node = self._nodes.get(parent) or self._roots.get(parent)
+        return (None, 0) if node is None else node.closest_child(tokens)
+
+    def is_held(self, node: Node) -> bool:
+        return self.pool.refs[node.block] > 0
+
+    def allocate(self) -> int:
+        """A block to write, held once, evicting if none is free; NO_BLOCK when every block is held or resting."""
+        pool = self.pool
+        if not pool.free:
+            if not self._cached:
+                return NO_BLOCK
+            self._evict()
+        return pool.take()
+
+    def hold(self, node: Node) -> int:
+        """Add a holder to a published block; returns its id. The holder must hold the node's parent too."""
+        if self.pool.retain(node.block):
+            self._cached -= 1
+            if not node.children:
+                self._policy.discard(node)
+        return node.block
+
+    def release(self, blocks: BlockTable | list[int]) -> None:
+        """Give up holds, listed from the beginning of the sequence to its end. Published blocks stay cached, others rest."""
+        pool, by_block = self.pool, self._by_block
+        self._tick += 1
+        worthless: list[int] = []
+        for block in reversed(blocks):
+            if not pool.drop(block):
+                continue
+            node = by_block[block]
+            if node is None:
+                worthless.append(block)
+                continue
+            self._cached += 1
+            node.last_use = self._tick
+            if not node.children:
+                self._policy.add(node)
+        pool.rest(worthless)
+
+    def publish(self, parent: bytes, digest: bytes, tokens: bytes, block: int) -> Node:
+        """Make a full block known under ``parent``; the caller holds both. Returns the node of that name: where it is not the
+        caller's block, another published the same first, and the caller must hold it before publishing what follows."""
+        twin = self._nodes.get(digest)
+        if twin is not None:
+            return twin
+        above = self._nodes.get(parent) or self._roots.get(parent)
+        if above is None:
+            above = self._roots[parent] = Node(parent, b"", NO_BLOCK, None)
+        node = Node(digest, tokens, block, above)
+        above.attach(node)
+        self._nodes[digest] = node
+        self._by_block[block] = node
+        return node
+
+    def _evict(self) -> None:
+        node = self._policy.pop()
+        if node is None or node.parent is None:
+            raise IntegrityError(f"{self._cached} cached blocks, but the eviction policy names none")
+        parent = node.parent
+        parent.detach(node)
+        del self._nodes[node.digest]
+        self._by_block[node.block] = None
+        self._cached -= 1
+        self.evictions += 1
+        self.pool.reclaim(node.block)
+        if parent.children:
+            return
+        if parent.parent is None:
+            del self._roots[parent.digest]
+        elif not self.is_held(parent):
+            self._policy.add(parent)
+
+    def check_integrity(self) -> None:
+        """The tree, its indexes, the policy's members and the pool agree. O(blocks)."""
+        refs = self.pool.refs
+        reached = 0
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            if not node.is_consistent() or (node.parent is None and not node.children):
+                raise IntegrityError(f"the node of block {node.block} and its children disagree")
+            for child in node.children.values():
+                reached += 1
+                if self._nodes.get(child.digest) is not child or self._by_block[child.block] is not child:
+                    raise IntegrityError(f"block {child.block} is in the tree but not in its indexes")
+                if node.parent is not None and refs[child.block] and not refs[node.block]:
+                    raise IntegrityError(f"block {child.block} is held but its parent {node.block} is not")
+            stack.extend(node.children.values())
+        known = array("i", [block for block, entry in enumerate(self._by_block) if entry is not None])
+        if not reached == len(self._nodes) == len(known):
+            raise IntegrityError(f"tree {reached}, digests {len(self._nodes)}, blocks {len(known)} published")
+        self._check_cached([block for block in known if not refs[block]])
+
+    def _check_cached(self, cached: list[int]) -> None:
+        leaves = {b for b in cached if (node := self._by_block[b]) is not None and not node.children}
+        members = [node.block for node in self._policy.members()]
+        if len(cached) != self._cached or set(members) != leaves or len(members) != len(leaves):
+            raise IntegrityError(
+                f"{len(cached)} cached, kept {self._cached}; evictable {sorted(leaves)}, policy {sorted(members)}"
+            )
+        self.pool.check_integrity(cached)

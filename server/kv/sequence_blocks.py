@@ -1,0 +1,118 @@
+"""The KV blocks of one sequence: its block table, the names of its full blocks, and what of it is published.
+
+Ownership along the table, by block index:
+
+    [0, shared)           published by others and adopted: read only
+    [shared, published)   filled by this sequence and published: read only from then on
+    [published, len)      private: being filled, or room ahead
+
+Where another published an equal block first, ours stays in the table and the twin is held beside it (``twins``), because
+what we publish next hangs below the twin.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from engines.contract import BlockTable, TokenArray
+from server.kv.block_pool import IntegrityError
+from server.kv.hashing import block_digest
+from server.kv.node import NO_BLOCK, Node
+from server.kv.prefix_cache import PrefixCache
+
+
+class SequenceBlocks:
+    """Grows, publishes and releases the blocks of one sequence. One KV group. Engine thread only."""
+
+    __slots__ = ("_cache", "_digests", "_root", "_tokens", "_twins", "published", "table", "tables")
+
+    def __init__(self, cache: PrefixCache, root: bytes, tokens: TokenArray) -> None:
+        """``root`` is the identity's digest; ``tokens`` the sequence's own array, which its owner only appends to."""
+        self._cache = cache
+        self._root = root
+        self._tokens = tokens
+        self._digests: list[bytes] = []
+        self._twins: list[int] = []
+        self.published = 0
+        """Full blocks that the cache knows, from the beginning."""
+        self.table: BlockTable = array("i")
+        self.tables = (self.table,)
+        """One table a KV group, as a plan's row wants it; the same object for the whole life of the seat."""
+
+    def digest(self, index: int) -> bytes:
+        """The name of full block ``index``; all its tokens must be known. Names are computed once, when first asked for."""
+        digests = self._digests
+        while len(digests) <= index:
+            digests.append(block_digest(digests[-1] if digests else self._root, self._ids(len(digests))))
+        return digests[index]
+
+    def name(self, tokens: int) -> None:
+        """Compute ahead the names of the full blocks among the first ``tokens`` tokens, off the path between two steps."""
+        if tokens >= self._cache.block_size:
+            self.digest(tokens // self._cache.block_size - 1)
+
+    def match(self, limit: int) -> list[Node]:
+        """The published blocks that would continue the table, none reaching beyond ``limit`` tokens. Changes nothing."""
+        find, nodes = self._cache.find, []
+        for index in range(len(self.table), limit // self._cache.block_size):
+            node = find(self.digest(index))
+            if node is None:
+                break
+            nodes.append(node)
+        return nodes
+
+    def match_partly(self, limit: int) -> tuple[Node | None, int]:
+        """The published block that begins like our next one, and how many tokens they share; never beyond ``limit`` tokens."""
+        index, size = len(self.table), self._cache.block_size
+        wanted = self._tokens[index * size : min(limit, (index + 1) * size)].tobytes()
+        return self._cache.closest(self.digest(index - 1) if index else self._root, wanted) if wanted else (None, 0)
+
+    def adopt(self, nodes: list[Node]) -> None:
+        """Continue the table with what :meth:`match` found, now."""
+        if self.published != len(self.table):
+            raise IntegrityError(f"adopting after private blocks: {self.published} published of {len(self.table)}")
+        for node in nodes:
+            self.table.append(self._cache.hold(node))
+        self.published += len(nodes)
+
+    def grow(self, blocks: int) -> bool:
+        """Lengthen the table to ``blocks`` entries. False when blocks ran out: what could be had is in the table."""
+        table, allocate = self.table, self._cache.allocate
+        while len(table) < blocks:
+            block = allocate()
+            if block == NO_BLOCK:
+                return False
+            table.append(block)
+        return True
+
+    def publish(self, computed: int) -> None:
+        """Publish the blocks that are full now that ``computed`` tokens are in the table's blocks and their step has completed."""
+        cache, size = self._cache, self._cache.block_size
+        while (self.published + 1) * size <= computed:
+            index = self.published
+            digest = self.digest(index)
+            parent = self._digests[index - 1] if index else self._root
+            node = cache.publish(parent, digest, self._ids(index), self.table[index])
+            if node.block != self.table[index]:
+                self._twins.append(cache.hold(node))
+            self.published = index + 1
+
+    def release(self) -> None:
+        """Give every block back; what is published stays cached. The names stay, so that a preempted sequence finds it again."""
+        if self.table:
+            self._cache.release(self.table)
+        if self._twins:
+            self._cache.release(self._twins)
+            self._twins = []
+        # A new array, never cleared in place: a plan that was handed out may still show the old one.
+        self.table = array("i")
+        self.tables = (self.table,)
+        self.published = 0
+
+    def holds(self) -> list[int]:
+        """Every block held, once for each hold; for integrity checks."""
+        return [*self.table, *self._twins]
+
+    def _ids(self, index: int) -> bytes:
+        size = self._cache.block_size
+        return self._tokens[index * size : (index + 1) * size].tobytes()

@@ -1,0 +1,304 @@
+"""The in-flight batcher: composes each step from who runs and who waits, and applies each step's outcome.
+
+One thread, the engine's. The loop that drives it:
+
+    plan = batcher.plan(now)            # complete step N
+    handle = runner.start(plan)
+    batcher.draft()                     # while it runs: the decode rows of step N + 1
+    batcher.apply(handle.result(), now) # or fail(N): outcome, publication, finishes
+    deliver(batcher.collect())
+
+At most one step is in flight. Wishes (cancel, stop, deadline) are recorded at any moment and acted on in apply and plan.
+"""
+
+from __future__ import annotations
+
+from engines.contract import RunnerLimits, StepError, StepPlan, StepResult
+from server.engine import Event, FinishReason, GenerationRequest, TokensEvent
+from server.errors import NotBuiltError
+from server.kv.block_pool import BlockPool, IntegrityError
+from server.kv.hashing import identity_digest
+from server.kv.prefix_cache import PrefixCache
+from server.kv.sequence_blocks import SequenceBlocks
+from server.scheduling.composition import Composition
+from server.scheduling.config import BatcherConfig
+from server.scheduling.counters import SchedulingStats
+from server.scheduling.decodes import Decodes
+from server.scheduling.ledger import Ledger
+from server.scheduling.policies import FixedBudget, Policies
+from server.scheduling.prefills import Prefills
+from server.scheduling.reuse import Reuse
+from server.scheduling.seating import Seating
+from server.scheduling.seats import Seats
+from server.scheduling.sequence import Sequence, token_array
+from server.scheduling.waiting_room import WaitingRoom
+
+
+class Batcher:
+    """See the module. Nothing in a step costs in proportion to what waits or to what was already generated."""
+
+    def __init__(
+        self,
+        limits: RunnerLimits,
+        *,
+        fingerprint: str,
+        config: BatcherConfig | None = None,
+        policies: Policies | None = None,
+    ) -> None:
+        """``fingerprint`` names the engine: equal fingerprints give equal keys and values. Raises ValueError where the
+        configuration and the engine's limits contradict each other, or the pool cannot hold one maximal sequence."""
+        self._config = config = (config or BatcherConfig()).checked(limits)
+        self._limits = limits
+        self._fingerprint = fingerprint
+        policies = policies or Policies()
+        self._cache = PrefixCache(BlockPool(limits.block_count), limits.block_size, policies.eviction())
+        self._ledger = ledger = Ledger(policies.order)
+        self._room: WaitingRoom[Sequence] = WaitingRoom()
+        self._seats = Seats(self._cache, self._room, ledger.counters)
+        self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
+        self._prefills = Prefills(
+            config,
+            max_step_tokens=limits.max_step_tokens,
+            block_size=limits.block_size,
+            seats=self._seats,
+            seating=Seating(config, self._cache, self._room, self._seats, ledger.counters),
+            reuse=Reuse(self._cache, config, ledger.counters),
+            budget=policies.budget or FixedBudget(config.step_tokens, config.min_prefill_tokens),
+            victims=policies.victims,
+        )
+        self._flight: Composition | None = None
+        self._closed: list[int] = []
+        self._last_step = 0
+        self._last_sequence = 0
+
+    # ------------------------------------------------------------------ requests
+
+    def add(self, request: GenerationRequest, now: float) -> None:  # noqa: ARG002 - orders to come rank by time
+        """Queue a validated request. Raises DuplicateRequestError, or NotBuiltError for n > 1."""
+        if request.n != 1:
+            raise NotBuiltError("n")
+        record = self._ledger.open(request)
+        root = identity_digest(self._fingerprint, self._limits.block_size, salt=request.cache_salt)
+        for index in range(request.n):
+            self._last_sequence += 1
+            tokens = token_array(request.prompt)
+            kv = SequenceBlocks(self._cache, root, tokens)
+            sequence = Sequence(
+                self._last_sequence, index, record=record, tokens=tokens, kv=kv, max_context=self._limits.max_context
+            )
+            record.sequences.append(sequence)
+            record.unfinished += 1
+            self._room.push(sequence)
+
+    def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """Wish for the end of a request, whatever state it is in. Idempotent: the first reason stays. Unknown ids are ignored."""
+        self._ledger.cancel(request, reason)
+
+    def stop(self, request: int, sequence: int, after_token: int) -> None:
+        """The sequence is over after its ``after_token``-th output token, counted from 1; later ones are discarded."""
+        self._ledger.stop(request, sequence, after_token)
+
+    def expire(self, now: float) -> None:
+        """Wish for the end of requests whose deadline has come. plan does it too."""
+        self._ledger.expire(now)
+
+    def next_expiry(self) -> float | None:
+        """The earliest deadline that counts, so that an idle loop can wake for it."""
+        return self._ledger.next_expiry()
+
+    def collect(self) -> list[Event]:
+        """Events since the last call: first tokens, other tokens, finishes. Each request's own are in their right order."""
+        return self._ledger.outbox.collect()
+
+    # ------------------------------------------------------------------ steps
+
+    def draft(self) -> None:
+        """While a step runs, prepare what is known of the next: decode rows, and names of the blocks that the step fills."""
+        self._decodes.draft()
+        if self._flight is not None:
+            for sequence in self._flight.chunked:
+                sequence.kv.name(sequence.scheduled)
+
+    def plan(self, now: float) -> StepPlan | None:
+        """Complete the next step; None when nothing can run. Acts on wishes and deadlines first.
+
+        Raises IntegrityError while a step is in flight.
+        """
+        if self._flight is not None:
+            raise IntegrityError(f"a step was planned while step {self._flight.step} is in flight")
+        self._ledger.expire(now)
+        self._end_marked(now)
+        step = Composition(self._last_step + 1)
+        self._decodes.compose(step)
+        self._prefills.compose(step, len(self._room), now)
+        if not step.rows:
+            return None
+        self._last_step = step.step
+        self._flight = step
+        self._cache.pool.open_step(step.step)
+        self._decodes.follow(step.sampled)
+        closed, self._closed = self._closed, []
+        return step.plan(closed)
+
+    def apply(self, result: StepResult, now: float) -> None:
+        """A step's outcome: advance, publish full blocks, deliver tokens, finish whoever is at an end."""
+        self._check(result)
+        flight = self._land(result.step)
+        counters = self._ledger.counters
+        counters.steps += 1
+        counters.computed_tokens += flight.tokens
+        self._advance_partial(flight, now)
+        self._advance_sampled(flight, result, now)
+        self._end_marked(now)
+        self._cache.pool.complete_step(flight.step)
+
+    def fail(self, step: int, now: float) -> None:
+        """The step failed: all that it named ends ENGINE_FAILED; nothing that it was to write is published."""
+        flight = self._land(step)
+        for sequence in (*flight.sampled, *flight.partial):
+            if sequence.finish is None:
+                self._end(sequence, FinishReason.ENGINE_FAILED, now)
+        self._end_marked(now)
+        self._cache.pool.complete_step(flight.step)
+
+    def abort(self, reason: FinishReason, now: float) -> None:
+        """End every live request: the engine is gone, or closing. A step in flight is not waited for."""
+        for request in list(self._ledger.records):
+            self._ledger.cancel(request, reason)
+        flight = self._flight
+        if flight is not None:
+            self._land(flight.step)
+        self._end_marked(now)
+        if flight is not None:
+            self._cache.pool.complete_step(flight.step)
+
+    def _check(self, result: StepResult) -> None:
+        """Raises StepError, changing nothing, where the outcome is not what the plan asked for."""
+        flight = self._flight
+        wanted = [] if flight is None else [(sequence.id, 1) for sequence in flight.sampled]
+        if [(output.sequence, len(output.tokens)) for output in result.outputs] != wanted:
+            raise StepError(
+                f"step {result.step}: the outputs are not one token for each row that asked, in the rows' order"
+            )
+
+    def _land(self, step: int) -> Composition:
+        flight = self._flight
+        if flight is None or flight.step != step:
+            raise IntegrityError(f"step {step} ended, in flight is {None if flight is None else flight.step}")
+        self._flight = None
+        for source in flight.held:
+            self._cache.release([source])
+        return flight
+
+    def _advance_partial(self, flight: Composition, now: float) -> None:
+        for sequence in flight.partial:
+            self._computed(sequence)
+            if sequence.ending is None and sequence.computed >= sequence.limit:
+                self._end(sequence, FinishReason.LENGTH, now)
+
+    def _advance_sampled(self, flight: Composition, result: StepResult, now: float) -> None:
+        """The hot loop: a fixed amount of work for each running sequence."""
+        add_event = self._ledger.outbox.tokens.append
+        delivered = 0
+        for sequence, output in zip(flight.sampled, result.outputs, strict=True):
+            computed = sequence.computed = sequence.scheduled
+            if computed >= sequence.publish_at:
+                self._computed(sequence)
+            if sequence.ending is not None:
+                sequence.discarded += 1
+                continue
+            tokens, drawn = sequence.tokens, output.tokens
+            token = drawn[0]
+            tokens.append(token)
+            delivered += 1
+            if sequence.fresh:
+                self._ledger.first_token(sequence, output, now)
+            else:
+                add_event(TokensEvent(sequence.request, sequence.index, drawn, output.logprobs, output.top))
+            if token in sequence.stops:
+                self._end(sequence, sequence.reason_of(token), now)
+            elif computed + 1 >= sequence.limit:
+                self._end(sequence, FinishReason.LENGTH, now)
+        self._ledger.counters.generated_tokens += delivered
+
+    def _computed(self, sequence: Sequence) -> None:
+        """The step that computed the sequence's scheduled tokens has completed: publish what is full."""
+        sequence.computed = sequence.scheduled
+        sequence.kv.publish(sequence.computed)
+        sequence.publish_at = (sequence.kv.published + 1) * self._limits.block_size
+
+    def _end_marked(self, now: float) -> None:
+        for sequence in self._ledger.take_marked():
+            self._end(sequence, sequence.ending or FinishReason.CANCELLED, now)
+
+    def _end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
+        if sequence.queued:
+            self._room.remove(sequence)
+        else:
+            self._seats.leave(sequence)
+        if sequence.opened:
+            self._closed.append(sequence.id)
+        self._ledger.finish(sequence, reason, now)
+
+    # ------------------------------------------------------------------ what is
+
+    @property
+    def idle(self) -> bool:
+        """No request lives."""
+        return not self._ledger.records
+
+    @property
+    def running(self) -> int:
+        """Seats taken."""
+        return len(self._seats.running)
+
+    @property
+    def evictions(self) -> int:
+        """Cached blocks given up for others."""
+        return self._cache.evictions
+
+    def stats(self) -> SchedulingStats:
+        """A snapshot, in time proportional to the prompts in progress."""
+        pool, counters, seats = self._cache.pool, self._ledger.counters, self._seats
+        prefilling = sum(len(sequence.tokens) - sequence.scheduled for sequence in seats.prefilling.values())
+        return SchedulingStats(
+            waiting_by_class=self._room.by_class,
+            waiting_tokens=self._room.work + prefilling,
+            running=len(seats.running),
+            blocks_free=pool.free,
+            blocks_cached=self._cache.cached,
+            blocks_in_use=pool.in_use,
+            blocks_quarantined=pool.quarantined,
+            steps=counters.steps,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            computed_tokens=counters.computed_tokens,
+            generated_tokens=counters.generated_tokens,
+            discarded_tokens=counters.discarded_tokens,
+            preemptions=counters.preemptions,
+        )
+
+    def check_integrity(self) -> None:
+        """Every law that can be checked from the inside; raises IntegrityError. O(blocks + requests)."""
+        self._room.check_integrity()
+        self._ledger.check_integrity()
+        self._cache.check_integrity()
+        self._seats.check_integrity()
+        self._check_holds()
+        for record in self._ledger.records.values():
+            for sequence in record.sequences:
+                if sequence.queued == sequence.seated and sequence.finish is None:
+                    raise IntegrityError(f"sequence {sequence.id} neither waits nor runs, or both")
+
+    def _check_holds(self) -> None:
+        """Every reference in the pool is a seated sequence's or a planned copy's, and no other exists."""
+        held = [0] * self._limits.block_count
+        for sequence in self._seats.running.values():
+            for block in sequence.kv.holds():
+                held[block] += 1
+        for block in self._flight.held if self._flight is not None else ():
+            held[block] += 1
+        refs = self._cache.pool.refs
+        wrong = [(block, refs[block], count) for block, count in enumerate(held) if refs[block] != count]
+        if wrong:
+            raise IntegrityError(f"(block, references, holders): {wrong[:8]}")

@@ -1,0 +1,46 @@
+"""One step: under construction, then in flight."""
+
+from __future__ import annotations
+
+from engines.contract import BlockCopy, Row, SequenceSpec, StepPlan
+from server.scheduling.sequence import Sequence
+
+
+class Composition:
+    """The rows of a step with the sequences behind them, and what must be undone or released when it is over."""
+
+    __slots__ = (
+        "chunked",
+        "computing",
+        "copies",
+        "held",
+        "opened",
+        "partial",
+        "preempted",
+        "rows",
+        "sampled",
+        "step",
+        "tokens",
+    )
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.rows: list[Row] = []
+        self.sampled: list[Sequence] = []
+        """Behind the rows that draw a token, in their order."""
+        self.partial: list[Sequence] = []
+        """Behind the rows that draw none."""
+        self.chunked: list[Sequence] = []
+        """Behind the rows that compute known tokens: prompts."""
+        self.copies: list[BlockCopy] = []
+        self.held: list[int] = []
+        """Sources of the copies, held until the step is over."""
+        self.opened: list[SequenceSpec] = []
+        self.computing: set[bytes] = set()
+        """Names of the full blocks that this step's prefill chunks complete."""
+        self.tokens = 0
+        self.preempted = False
+        """Blocks ran out while it was composed."""
+
+    def plan(self, closed: list[int]) -> StepPlan:
+        return StepPlan(self.step, self.rows, self.copies, self.opened, closed)

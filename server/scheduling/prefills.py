@@ -1,0 +1,126 @@
+"""The rows of sequences whose known tokens are still to be computed: prompts, and what a preemption lost."""
+
+from __future__ import annotations
+
+from engines.contract import Row, SequenceSpec
+from server.kv.block_pool import IntegrityError
+from server.scheduling.composition import Composition
+from server.scheduling.config import BatcherConfig
+from server.scheduling.decodes import SAMPLE_ONE
+from server.scheduling.policies import StepBudget, VictimPolicy
+from server.scheduling.reuse import Reuse
+from server.scheduling.seating import Seating
+from server.scheduling.seats import Seats
+from server.scheduling.sequence import Sequence
+
+
+class Prefills:
+    """Cuts prompts into chunks within a step's budget, first by key first."""
+
+    __slots__ = ("_block_size", "_budget", "_config", "_max_step_tokens", "_reuse", "_seating", "_seats", "_victims")
+
+    def __init__(
+        self,
+        config: BatcherConfig,
+        *,
+        max_step_tokens: int,
+        block_size: int,
+        seats: Seats,
+        seating: Seating,
+        reuse: Reuse,
+        budget: StepBudget,
+        victims: VictimPolicy,
+    ) -> None:
+        self._config = config
+        self._max_step_tokens = max_step_tokens
+        self._block_size = block_size
+        self._seats = seats
+        self._seating = seating
+        self._reuse = reuse
+        self._budget = budget
+        self._victims = victims
+
+    def compose(self, step: Composition, waiting: int, now: float) -> None:
+        """Add prefill rows to a step that has its decodes. ``waiting``: how many sequences wait in the room."""
+        others = len(self._seats.prefilling) + waiting
+        if not others:
+            return
+        decodes = len(step.rows)
+        allowance = min(self._budget.prefill_tokens(decodes), self._max_step_tokens - decodes)
+        for sequence, size in self._share_out(step, allowance, contended=others > 1).items():
+            self._add_row(step, sequence, size, now)
+
+    def _share_out(self, step: Composition, allowance: int, *, contended: bool) -> dict[Sequence, int]:
+        """Who computes how many tokens. A long prompt takes its share while others want the step; leftovers go by order again."""
+        at_most = self._config.max_partial_prefills
+        share = -(-allowance // at_most) if contended else allowance
+        chunks: dict[Sequence, int] = {}
+        left, partial = allowance, 0
+        for sequence in self._seating.in_order(step):
+            if not self._reuse.advance(sequence, step):
+                continue
+            remaining = len(sequence.tokens) - sequence.scheduled
+            bound = min(left, share) if remaining > self._config.long_prompt_tokens else left
+            size = self._chunk(step, sequence, 0, bound, may_preempt=not step.rows and not chunks)
+            if not size:
+                # Out of blocks: whoever comes later must not take what this one waits for.
+                return chunks
+            chunks[sequence] = size
+            left -= size
+            partial += size < remaining
+            if left <= 0 or partial >= at_most:
+                break
+        for sequence, size in chunks.items():
+            if left > 0:
+                more = self._chunk(step, sequence, size, left, may_preempt=False)
+                chunks[sequence] = size + more
+                left -= more
+        return chunks
+
+    def _chunk(self, step: Composition, sequence: Sequence, have: int, bound: int, *, may_preempt: bool) -> int:
+        """Tokens that the sequence computes beyond the ``have`` already given, at most ``bound``; their blocks are in its table.
+
+        A chunk that does not end the prompt ends at a block's border, so that what it computed can be published whole.
+        """
+        size, total = self._block_size, len(sequence.tokens)
+        start = sequence.scheduled + have
+        end = min(total, start + bound)
+        if end < total and end - end % size > start:
+            end -= end % size
+        while not sequence.kv.grow(-(-end // size)) and len(sequence.kv.table) * size <= start and may_preempt:
+            self._preempt_for(sequence, step)
+        sequence.refresh_capacity(size)
+        end = min(end, sequence.capacity)
+        if end <= start:
+            return 0
+        step.computing.update(sequence.kv.digest(index) for index in range(start // size, end // size))
+        return end - start
+
+    def _preempt_for(self, sequence: Sequence, step: Composition) -> None:
+        """Nothing else can run and the first in order has no block: the others give way, so that the house always moves."""
+        others = [other for other in self._seats.running.values() if other is not sequence]
+        if not others:
+            raise IntegrityError(f"sequence {sequence.id} is alone and the pool has no block for it")
+        self._seats.preempt(self._victims.choose(others))
+        step.preempted = True
+
+    def _add_row(self, step: Composition, sequence: Sequence, size: int, now: float) -> None:
+        start, total = sequence.scheduled, len(sequence.tokens)
+        end = start + size
+        draws = end == total < sequence.limit
+        step.rows.append(
+            Row(sequence.id, sequence.tokens[start:end], start, sequence.tables, SAMPLE_ONE if draws else None)
+        )
+        (step.sampled if draws else step.partial).append(sequence)
+        step.chunked.append(sequence)
+        step.tokens += size
+        sequence.scheduled = end
+        record = sequence.record
+        if record.planned_at is None:
+            record.planned_at = now
+        if not sequence.opened:
+            sequence.opened = True
+            # A copy: ours grows, and an array that somebody views cannot.
+            step.opened.append(SequenceSpec(sequence.id, sequence.index, record.request.sampling, sequence.tokens[:]))
+        if end == total:
+            del self._seats.prefilling[sequence.id]

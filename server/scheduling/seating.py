@@ -1,0 +1,92 @@
+"""Who may compute in this step, in order, and who is seated for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from server.kv.prefix_cache import PrefixCache
+from server.scheduling.composition import Composition
+from server.scheduling.config import BatcherConfig
+from server.scheduling.counters import Counters
+from server.scheduling.seats import Seats
+from server.scheduling.sequence import Sequence
+from server.scheduling.waiting_room import WaitingRoom
+
+
+class Seating:
+    """Merges seated prompts and the waiting room by key; seats from the room only as far as the asker goes on."""
+
+    __slots__ = ("_cache", "_config", "_counters", "_promised", "_room", "_seats", "_watermark")
+
+    def __init__(
+        self, config: BatcherConfig, cache: PrefixCache, room: WaitingRoom[Sequence], seats: Seats, counters: Counters
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._room = room
+        self._seats = seats
+        self._counters = counters
+        self._watermark = ceil(config.watermark * cache.pool.count)
+        self._promised = 0
+        """Blocks that seated prompts still need and that must not be promised again."""
+
+    def in_order(self, step: Composition) -> Iterator[Sequence]:
+        """Seated sequences with tokens to compute, first by key first. Who is taken from the room is seated when yielded.
+
+        Once the next in the room cannot be seated nobody behind it is, so that a large prompt is not starved by small ones.
+        After a preemption nobody is seated in the same step: the blocks go to those who run.
+        """
+        seated = sorted(self._seats.prefilling.values(), key=lambda sequence: sequence.key)
+        self._promised = sum(self._blocks_left(sequence) for sequence in seated)
+        may_seat = True
+        at = 0
+        while True:
+            head = self._room.peek() if may_seat and not step.preempted else None
+            if head is not None and (at == len(seated) or head.key < seated[at].key):
+                if not self.can_seat(head):
+                    may_seat = False
+                    continue
+                yield self._seat()
+                # What it has taken since is no longer owed; the rest of its prompt is.
+                self._promised += self._blocks_left(head) if head.seated else 0
+            elif at < len(seated):
+                # An earlier one may have had to take this one's blocks.
+                if seated[at].seated:
+                    before = self._blocks_left(seated[at])
+                    yield seated[at]
+                    self._promised -= before - self._blocks_left(seated[at])
+                at += 1
+            else:
+                return
+
+    def can_seat(self, sequence: Sequence) -> bool:
+        """Whether a seat is free and the sequence's known tokens fit beside what is promised, above the watermark.
+
+        Changes nothing but a memory of failing, which spares looking again until more blocks are available. The only one in the house always fits.
+        """
+        running = len(self._seats.running)
+        if running >= self._config.max_sequences:
+            return False
+        if not running:
+            return True
+        available = self._cache.available - self._promised
+        if available <= sequence.retry_above:
+            return False
+        total = len(sequence.tokens)
+        matched = sequence.kv.match(total - 1)
+        revived = sum(not self._cache.is_held(node) for node in matched)
+        needed = -(-total // self._cache.block_size) - len(matched) + revived
+        if available - self._watermark >= needed:
+            return True
+        sequence.retry_above = available
+        return False
+
+    def _seat(self) -> Sequence:
+        sequence = self._seats.take_next()
+        if not sequence.opened and not sequence.record.preemptions:
+            self._counters.prompt_tokens += sequence.prompt_length
+        return sequence
+
+    def _blocks_left(self, sequence: Sequence) -> int:
+        return -(-len(sequence.tokens) // self._cache.block_size) - len(sequence.kv.table)

@@ -1,0 +1,76 @@
+"""Who holds a seat, and how a seat is given up."""
+
+from __future__ import annotations
+
+from server.kv.block_pool import IntegrityError
+from server.kv.prefix_cache import PrefixCache
+from server.scheduling.counters import Counters
+from server.scheduling.sequence import Sequence
+from server.scheduling.waiting_room import WaitingRoom
+
+
+class Seats:
+    """The seated sequences. A seat is all that allows to hold KV blocks: leaving it releases them, on every way out."""
+
+    __slots__ = ("_cache", "_counters", "_room", "prefilling", "running")
+
+    def __init__(self, cache: PrefixCache, room: WaitingRoom[Sequence], counters: Counters) -> None:
+        self._cache = cache
+        self._room = room
+        self._counters = counters
+        self.running: dict[int, Sequence] = {}
+        """By sequence id, everyone seated."""
+        self.prefilling: dict[int, Sequence] = {}
+        """Those of them whose known tokens are not all scheduled."""
+
+    def take_next(self) -> Sequence:
+        """Seat who is next in the room."""
+        sequence = self._room.pop()
+        sequence.seated = True
+        self.running[sequence.id] = sequence
+        self.prefilling[sequence.id] = sequence
+        sequence.refresh_capacity(self._cache.block_size)
+        return sequence
+
+    def leave(self, sequence: Sequence) -> None:
+        """Give up seat and blocks; full blocks stay cached."""
+        del self.running[sequence.id]
+        self.prefilling.pop(sequence.id, None)
+        sequence.seated = False
+        sequence.kv.release()
+        sequence.refresh_capacity(self._cache.block_size)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Set a sequence aside. It goes back to its old place, and its output so far is computed again with the prompt,
+        as far as the cache has lost it."""
+        self.leave(sequence)
+        sequence.computed = sequence.scheduled = 0
+        sequence.prefix_waits = 0
+        sequence.retry_above = -1
+        sequence.record.preemptions += 1
+        self._counters.preemptions += 1
+        self._room.push(sequence)
+
+    def check_integrity(self) -> None:
+        """Every reference in the pool is one of a seated sequence's holds, and progress keeps its invariant. O(blocks)."""
+        for sequence in self.running.values():
+            total = len(sequence.tokens)
+            if not 0 <= sequence.computed <= sequence.scheduled <= total:
+                raise IntegrityError(
+                    f"sequence {sequence.id}: computed {sequence.computed} <= scheduled {sequence.scheduled} <= total {total}"
+                )
+            if (
+                sequence.capacity != len(sequence.kv.table) * self._cache.block_size
+                or sequence.scheduled > sequence.capacity
+            ):
+                raise IntegrityError(
+                    f"sequence {sequence.id}: {sequence.scheduled} scheduled, room for {sequence.capacity}"
+                )
+            if not sequence.seated or sequence.queued or sequence.finish is not None:
+                raise IntegrityError(f"sequence {sequence.id} runs, yet is queued or finished")
+            if (sequence.scheduled < total) != (sequence.id in self.prefilling) and sequence.scheduled < total - 1:
+                raise IntegrityError(
+                    f"sequence {sequence.id} has {total - sequence.scheduled} tokens left, not prefilling"
+                )
+        if not self.prefilling.keys() <= self.running.keys():
+            raise IntegrityError("a sequence prefills without a seat")
