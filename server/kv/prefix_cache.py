@@ -3,7 +3,7 @@
 Laws kept here:
 * a block enters the tree only after the step that filled it has completed (the caller publishes then), and is never written again;
 * a held node's parent is held, so every unreferenced node can be evicted, leaves first: all cached blocks count as available;
-* one node per digest: whoever computes the same block a second time keeps a private copy.
+* one node per digest: whoever computes the same block a second time shares the first and gives its own back.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PrefixCache:
 
     def publish(self, parent: bytes, digest: bytes, tokens: bytes, block: int) -> Node:
         """Make a full block known under ``parent``; the caller holds both. Returns the node of that name: where it is not the
-        caller's block, another published the same first, and the caller must hold it before publishing what follows."""
+        caller's block, another published the same first, and the caller must use that one from now on."""
         twin = self._nodes.get(digest)
         if twin is not None:
             return twin

@@ -2,12 +2,11 @@
 
 Ownership along the table, by block index:
 
-    [0, shared)           published by others and adopted: read only
-    [shared, published)   filled by this sequence and published: read only from then on
-    [published, len)      private: being filled, or room ahead
+    [0, published)     known to the cache, filled by this sequence or by another: read only from then on
+    [published, len)   private: being filled, or room ahead
 
-Where another published an equal block first, ours stays in the table and the twin is held beside it (``twins``), because
-what we publish next hangs below the twin.
+Where another published an equal block first, ours is given back and the other's takes its place in the table, so that equal
+blocks exist once and a sequence alone never holds more blocks than its length needs. That happens only between steps.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from server.kv.prefix_cache import PrefixCache
 class SequenceBlocks:
     """Grows, publishes and releases the blocks of one sequence. One KV group. Engine thread only."""
 
-    __slots__ = ("_cache", "_digests", "_root", "_tokens", "_twins", "published", "table", "tables")
+    __slots__ = ("_cache", "_digests", "_root", "_tokens", "published", "table", "tables")
 
     def __init__(self, cache: PrefixCache, root: bytes, tokens: TokenArray) -> None:
         """``root`` is the identity's digest; ``tokens`` the sequence's own array, which its owner only appends to."""
@@ -32,7 +31,6 @@ class SequenceBlocks:
         self._root = root
         self._tokens = tokens
         self._digests: list[bytes] = []
-        self._twins: list[int] = []
         self.published = 0
         """Full blocks that the cache knows, from the beginning."""
         self.table: BlockTable = array("i")
@@ -86,32 +84,28 @@ class SequenceBlocks:
         return True
 
     def publish(self, computed: int) -> None:
-        """Publish the blocks that are full now that ``computed`` tokens are in the table's blocks and their step has completed."""
+        """Publish the blocks that are full now that ``computed`` tokens are in the table's blocks. Only when the step that
+        computed them has completed and the next has not been started."""
         cache, size = self._cache, self._cache.block_size
         while (self.published + 1) * size <= computed:
             index = self.published
             digest = self.digest(index)
             parent = self._digests[index - 1] if index else self._root
             node = cache.publish(parent, digest, self._ids(index), self.table[index])
-            if node.block != self.table[index]:
-                self._twins.append(cache.hold(node))
+            own = self.table[index]
+            if node.block != own:
+                self.table[index] = cache.hold(node)
+                cache.release([own])
             self.published = index + 1
 
     def release(self) -> None:
         """Give every block back; what is published stays cached. The names stay, so that a preempted sequence finds it again."""
         if self.table:
             self._cache.release(self.table)
-        if self._twins:
-            self._cache.release(self._twins)
-            self._twins = []
         # A new array, never cleared in place: a plan that was handed out may still show the old one.
         self.table = array("i")
         self.tables = (self.table,)
         self.published = 0
-
-    def holds(self) -> list[int]:
-        """Every block held, once for each hold; for integrity checks."""
-        return [*self.table, *self._twins]
 
     def _ids(self, index: int) -> bytes:
         size = self._cache.block_size

@@ -84,7 +84,12 @@ class Batcher:
             tokens = token_array(request.prompt)
             kv = SequenceBlocks(self._cache, root, tokens)
             sequence = Sequence(
-                self._last_sequence, index, record=record, tokens=tokens, kv=kv, max_context=self._limits.max_context
+                sequence_id=self._last_sequence,
+                index=index,
+                record=record,
+                tokens=tokens,
+                kv=kv,
+                max_context=self._limits.max_context,
             )
             record.sequences.append(sequence)
             record.unfinished += 1
@@ -137,8 +142,8 @@ class Batcher:
         self._flight = step
         self._cache.pool.open_step(step.step)
         self._decodes.follow(step.sampled)
-        closed, self._closed = self._closed, []
-        return step.plan(closed)
+        step.closed, self._closed = self._closed, []
+        return step.plan()
 
     def apply(self, result: StepResult, now: float) -> None:
         """A step's outcome: advance, publish full blocks, deliver tokens, finish whoever is at an end."""
@@ -152,12 +157,18 @@ class Batcher:
         self._end_marked(now)
         self._cache.pool.complete_step(flight.step)
 
-    def fail(self, step: int, now: float) -> None:
-        """The step failed: all that it named ends ENGINE_FAILED; nothing that it was to write is published."""
+    def fail(self, step: int, now: float, *, started: bool = True) -> None:
+        """The step failed: all that it named ends ENGINE_FAILED; nothing that it was to write is published.
+
+        ``started``: False when the runner refused the plan (PlanError), so that it neither opened nor closed what the plan said.
+        """
         flight = self._land(step)
+        if not started:
+            self._closed.extend(flight.closed)
+            for sequence in flight.chunked:
+                sequence.opened = sequence.opened and sequence.id not in {spec.sequence for spec in flight.opened}
         for sequence in (*flight.sampled, *flight.partial):
-            if sequence.finish is None:
-                self._end(sequence, FinishReason.ENGINE_FAILED, now)
+            self._end(sequence, FinishReason.ENGINE_FAILED, now)
         self._end_marked(now)
         self._cache.pool.complete_step(flight.step)
 
@@ -294,7 +305,7 @@ class Batcher:
         """Every reference in the pool is a seated sequence's or a planned copy's, and no other exists."""
         held = [0] * self._limits.block_count
         for sequence in self._seats.running.values():
-            for block in sequence.kv.holds():
+            for block in sequence.kv.table:
                 held[block] += 1
         for block in self._flight.held if self._flight is not None else ():
             held[block] += 1

@@ -11,6 +11,7 @@ class Composition:
 
     __slots__ = (
         "chunked",
+        "closed",
         "computing",
         "copies",
         "held",
@@ -36,11 +37,12 @@ class Composition:
         self.held: list[int] = []
         """Sources of the copies, held until the step is over."""
         self.opened: list[SequenceSpec] = []
+        self.closed: list[int] = []
         self.computing: set[bytes] = set()
         """Names of the full blocks that this step's prefill chunks complete."""
         self.tokens = 0
         self.preempted = False
         """Blocks ran out while it was composed."""
 
-    def plan(self, closed: list[int]) -> StepPlan:
-        return StepPlan(self.step, self.rows, self.copies, self.opened, closed)
+    def plan(self) -> StepPlan:
+        return StepPlan(self.step, self.rows, self.copies, self.opened, self.closed)

@@ -51,6 +51,7 @@ class Sequence:
 
     def __init__(
         self,
+        *,
         sequence_id: int,
         index: int,
         record: RequestRecord,

@@ -1,0 +1,122 @@
+"""What it costs to compose a step: ``python benchmarks/bench_planning.py [--rounds N]`` prints JSON, times in microseconds.
+
+Each figure is the median over rounds of one step in steady decoding. ``plan`` is what stands between one step's outcome and the next
+step's start; ``draft`` runs while the engine computes; ``apply`` takes the outcome in. ``planning`` = plan + draft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter_ns
+from typing import TypeVar
+
+from engines.contract import KvGroup, Output, RunnerLimits, StepPlan, StepResult
+from engines.sampling.params import SamplingParams
+from server.engine import GenerationRequest, PriorityClass
+from server.scheduling.batcher import Batcher
+from server.scheduling.config import BatcherConfig
+
+BLOCK = 16
+NEVER_ENDS = 1_000_000
+
+T = TypeVar("T")
+
+
+def limits(context: int, running: int) -> RunnerLimits:
+    return RunnerLimits(
+        vocab_size=50_000,
+        block_size=BLOCK,
+        block_count=(running + 1) * (-(-context // BLOCK) + 1),
+        bytes_per_block=1,
+        max_rows=max(running, 64),
+        max_step_tokens=8192,
+        max_context=context,
+        kv_groups=(KvGroup((0,), None, 1),),
+    )
+
+
+def request(number: int, prompt: tuple[int, ...], max_tokens: int) -> GenerationRequest:
+    return GenerationRequest(
+        id=number,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        sampling=SamplingParams(),
+        end_ids=(NEVER_ENDS,),
+        stop_ids=(),
+        priority=PriorityClass.STANDARD,
+        tenant="",
+        cache_salt=b"",
+        arrival=0.0,
+        deadline=None,
+        ttft_deadline=None,
+    )
+
+
+class Bench:
+    """A batcher in steady decoding, with an engine that answers at once."""
+
+    def __init__(self, running: int, waiting: int, generated: int, rounds: int) -> None:
+        context = 64 + generated + 2 * rounds
+        config = BatcherConfig(max_sequences=running, step_tokens=4096, max_partial_prefills=running)
+        self.batcher = Batcher(limits(context, running), fingerprint="bench", config=config)
+        for number in range(running + waiting):
+            # Different beginnings, so that no one shares blocks.
+            self.batcher.add(request(number, (number % 40_000, *range(31)), context - 32), 0.0)
+        while self.batcher.stats().waiting_by_class[1] > waiting or self.batcher.stats().generated_tokens < running:
+            self.step()
+        for _ in range(generated):
+            self.step()
+        self.rounds = rounds
+
+    def step(self) -> tuple[int, int, int]:
+        batcher = self.batcher
+        plan_ns, plan = timed(lambda: batcher.plan(0.0))
+        if plan is None:
+            raise RuntimeError("nothing to run")
+        draft_ns, _ = timed(batcher.draft)
+        result = outcome(plan)
+        apply_ns, _ = timed(lambda: batcher.apply(result, 0.0))
+        batcher.collect()
+        return plan_ns, draft_ns, apply_ns
+
+    def measure(self) -> dict[str, float]:
+        samples = [self.step() for _ in range(self.rounds)]
+        plan, draft, apply = (median(column) / 1000 for column in zip(*samples, strict=True))
+        planning = median(p + d for p, d, _ in samples) / 1000
+        figures = {"planning": planning, "plan": plan, "draft": draft, "apply": apply}
+        return {name: round(value, 1) for name, value in figures.items()}
+
+
+def timed(call: Callable[[], T]) -> tuple[int, T]:
+    start = perf_counter_ns()
+    value = call()
+    return perf_counter_ns() - start, value
+
+
+def outcome(plan: StepPlan) -> StepResult:
+    return StepResult(plan.step, [Output(row.sequence, (7,)) for row in plan.rows if row.want is not None])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300)
+    rounds = parser.parse_args().rounds
+    sys.setswitchinterval(0.001)
+    report = []
+    cases = [(64, 10, 10), (256, 10, 10), (64, 10_000, 10), (64, 10, 10_000), (1, 10, 10)]
+    for running, waiting, generated in cases:
+        bench = Bench(running, waiting, generated, rounds)
+        gc.collect()
+        gc.freeze()
+        report.append({"running": running, "waiting": waiting, "generated": generated, **bench.measure()})
+        gc.unfreeze()
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

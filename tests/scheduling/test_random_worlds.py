@@ -1,0 +1,150 @@
+"""Thousands of random worlds: whatever else happens, each request says what it says alone, ends once, and nothing leaks."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from server.engine import FinishReason, GenerationRequest, PriorityClass
+from server.scheduling.config import BatcherConfig
+from tests.scheduling.world import World, alone, make_request
+
+WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "400"))
+"""How many random worlds to run; set it higher to search longer."""
+FIRST = int(os.environ.get("FIRSTTOKEN_TEST_FIRST_WORLD", "0"))
+GROUPS = 20
+
+
+class RandomWorld:
+    """One seed's world: its size, its requests, and everything that happens to them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)  # noqa: S311 - a world must replay from its seed
+        self.max_context = rng.choice((16, 24, 48))
+        needed = -(-self.max_context // 4)
+        sequences = rng.randint(1, 10)
+        config = BatcherConfig(
+            max_sequences=sequences,
+            step_tokens=rng.choice((1, 3, 8, 16, 40)),
+            min_prefill_tokens=rng.choice((1, 4)),
+            max_partial_prefills=rng.randint(1, 4),
+            long_prompt_tokens=rng.choice((0, 8, 1000)),
+            min_copy_tokens=rng.choice((1, 2)),
+            max_prefix_waits=rng.choice((0, 1, 4)),
+            watermark=rng.choice((0.0, 0.01, 0.2)),
+        )
+        self.world = World(
+            blocks=rng.choice((needed, needed + 1, needed * 2, needed * 6)),
+            max_context=self.max_context,
+            config=config,
+            draft=rng.random() < 0.8,
+        )
+        self.stems = [[rng.randrange(3, 9) for _ in range(self.max_context)] for _ in range(3)]
+        self.requests: dict[int, GenerationRequest] = {}
+        self.wished: dict[int, FinishReason] = {}
+        self.stopped: dict[int, int] = {}
+        self.left = rng.randint(1, 25)
+        self.hostile = rng.random() < 0.6
+
+    def make(self) -> GenerationRequest:
+        rng = self.rng
+        stem = rng.choice(self.stems)
+        length = rng.randint(1, self.max_context - 1)
+        kept = rng.randint(0, length)
+        prompt = stem[:kept] + [rng.randrange(3, 9) for _ in range(length - kept)]
+        deadline = self.world.now + rng.uniform(0, 30) if self.hostile and rng.random() < 0.2 else None
+        ttft = self.world.now + rng.uniform(0, 15) if self.hostile and rng.random() < 0.2 else None
+        request = make_request(
+            len(self.requests),
+            prompt,
+            rng.randint(0, self.max_context - length),
+            priority=rng.choice(list(PriorityClass)),
+            salt=rng.choice((b"", b"", b"other")),
+            end_ids=rng.choice(((2,), ())),
+            stop_ids=rng.choice(((), (7, 100))),
+            arrival=self.world.now,
+            deadline=deadline,
+            ttft_deadline=ttft,
+        )
+        self.requests[request.id] = request
+        return request
+
+    def disturb(self) -> None:
+        """Between two calls: arrivals, and wishes for any request that ever was."""
+        rng = self.rng
+        while self.left and rng.random() < 0.5:
+            self.left -= 1
+            self.world.add(self.make())
+        if self.requests and self.hostile and rng.random() < 0.15:
+            victim = rng.choice(list(self.requests))
+            if rng.random() < 0.5:
+                self.wished.setdefault(victim, FinishReason.CANCELLED)
+                self.world.batcher.cancel(victim, rng.choice((FinishReason.CANCELLED, FinishReason.OVERLOADED)))
+            elif self.world.output[victim] and victim not in self.stopped:
+                self.stopped[victim] = rng.randint(1, len(self.world.output[victim]))
+                self.world.batcher.stop(victim, 0, self.stopped[victim])
+
+    def run(self) -> None:
+        world = self.world
+        for _ in range(20_000):
+            self.disturb()
+            if world.start() is not None:
+                self.disturb()
+                world.finish()
+            elif world.batcher.idle and not self.left:
+                break
+            else:
+                assert world.batcher.idle, "requests live, but nothing runs"
+        else:
+            raise AssertionError("not over")
+        self.judge()
+
+    def judge(self) -> None:
+        world = self.world
+        assert world.ends.keys() == self.requests.keys()
+        for request in self.requests.values():
+            self.judge_one(request)
+        stats = world.batcher.stats()
+        assert (stats.running, stats.waiting_tokens, stats.blocks_in_use, stats.blocks_quarantined) == (0, 0, 0, 0)
+        assert stats.blocks_free + stats.blocks_cached == world.runner.limits.block_count
+        assert stats.discarded_tokens == sum(end.discarded_tokens for end in world.sequence_ends.values())
+        assert stats.generated_tokens == sum(map(len, world.output.values()))
+
+    def judge_one(self, request: GenerationRequest) -> None:
+        world = self.world
+        expected, output = alone(request, self.max_context), world.output[request.id]
+        reason, end = world.reason(request.id), world.sequence_ends.get(request.id)
+        assert output == expected[: len(output)]
+        if reason in {FinishReason.CANCELLED, FinishReason.OVERLOADED}:
+            assert request.id in self.wished
+        elif reason is FinishReason.DEADLINE:
+            assert request.deadline is not None or request.ttft_deadline is not None
+        elif reason is FinishReason.STOP_STRING:
+            assert end is not None
+            assert end.completion_tokens == self.stopped[request.id]
+            assert end.completion_tokens + end.discarded_tokens >= len(output)
+        else:
+            assert output == expected
+            assert reason is natural_end(request, expected)
+        assert end is not None or not output
+        assert world.ends[request.id].cached_tokens < len(request.prompt)
+
+
+def natural_end(request: GenerationRequest, expected: list[int]) -> FinishReason:
+    if expected and expected[-1] in request.end_ids:
+        return FinishReason.END
+    return FinishReason.STOP_TOKEN if expected and expected[-1] in request.stop_ids else FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_each_request_says_what_it_says_alone_and_ends_once_case_D8_E4_F1_F10(group: int) -> None:
+    for seed in range(FIRST + group, FIRST + WORLDS, GROUPS):
+        try:
+            RandomWorld(seed).run()
+        except BaseException as error:
+            error.add_note(
+                f"world {seed}: FIRSTTOKEN_TEST_FIRST_WORLD={seed} FIRSTTOKEN_TEST_WORLDS=1 replays it alone"
+            )
+            raise

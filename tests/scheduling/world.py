@@ -1,0 +1,172 @@
+"""A small world around a batcher: the simulated runner as the oracle, a counted clock, and all events in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from engines.contract import StepError, StepPlan
+from engines.sampling.params import SamplingParams
+from engines.simulated.clock import VirtualClock
+from engines.simulated.history import History
+from engines.simulated.language import Language
+from engines.simulated.step_runner import SimulatedStepRunner
+from server.engine import (
+    Event,
+    FinishReason,
+    GenerationRequest,
+    PriorityClass,
+    RequestFinished,
+    SequenceFinished,
+    TokensEvent,
+)
+from server.scheduling.batcher import Batcher
+from server.scheduling.config import BatcherConfig
+from server.scheduling.policies import Policies
+
+BLOCK = 4
+LANGUAGE = Language(500, end_ids=(2,), end_rate=0.03, seed=11)
+CONFIG = BatcherConfig(max_sequences=8, step_tokens=16, min_prefill_tokens=4, min_copy_tokens=1, long_prompt_tokens=24)
+
+
+def make_request(
+    request: int,
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    *,
+    priority: PriorityClass = PriorityClass.STANDARD,
+    salt: bytes = b"",
+    end_ids: tuple[int, ...] = (2,),
+    stop_ids: tuple[int, ...] = (),
+    arrival: float = 0.0,
+    deadline: float | None = None,
+    ttft_deadline: float | None = None,
+) -> GenerationRequest:
+    return GenerationRequest(
+        id=request,
+        prompt=tuple(prompt),
+        max_tokens=max_tokens,
+        sampling=SamplingParams(seed=request),
+        end_ids=end_ids,
+        stop_ids=stop_ids,
+        priority=priority,
+        tenant="",
+        cache_salt=salt,
+        arrival=arrival,
+        deadline=deadline,
+        ttft_deadline=ttft_deadline,
+    )
+
+
+def alone(request: GenerationRequest, max_context: int = 10_000) -> list[int]:
+    """What the simulated language says to this prompt when nothing else exists, without any KV block."""
+    history = History(BLOCK, request.prompt)
+    output: list[int] = []
+    while len(output) < request.max_tokens and len(history) < max_context:
+        output.append(LANGUAGE.likeliest(history.state))
+        history.append(output[-1])
+        if output[-1] in request.end_ids or output[-1] in request.stop_ids:
+            break
+    return output
+
+
+class World:
+    """Drives a batcher as the engine loop does, checking its integrity after every step."""
+
+    def __init__(
+        self,
+        *,
+        blocks: int = 64,
+        max_context: int = 64,
+        config: BatcherConfig = CONFIG,
+        policies: Policies | None = None,
+        draft: bool = True,
+        check: bool = True,
+    ) -> None:
+        self.runner = SimulatedStepRunner(
+            LANGUAGE,
+            blocks=blocks,
+            block_size=BLOCK,
+            max_rows=16,
+            max_step_tokens=64,
+            max_context=max_context,
+            clock=VirtualClock(),
+            poison=True,
+            paranoid=check,
+        )
+        self.batcher = Batcher(self.runner.limits, fingerprint="test", config=config, policies=policies)
+        self.draft = draft
+        self.check = check
+        self.now = 0.0
+        self.plans: list[StepPlan] = []
+        self.events: list[Event] = []
+        self.output: defaultdict[int, list[int]] = defaultdict(list)
+        self.sequence_ends: dict[int, SequenceFinished] = {}
+        self.ends: dict[int, RequestFinished] = {}
+
+    def add(self, request: GenerationRequest) -> GenerationRequest:
+        self.batcher.add(request, self.now)
+        return request
+
+    def start(self) -> StepPlan | None:
+        """Plan and start a step; finish() must follow where it gave one."""
+        plan = self.batcher.plan(self.now)
+        self._gather()
+        if plan is None:
+            return None
+        self.plans.append(plan)
+        self._handle = self.runner.start(plan)
+        if self.draft:
+            self.batcher.draft()
+        if self.check:
+            self.batcher.check_integrity()
+        return plan
+
+    def finish(self) -> None:
+        step = self.plans[-1].step
+        self.now += 1.0
+        try:
+            self.batcher.apply(self._handle.result(), self.now)
+        except StepError:
+            self.batcher.fail(step, self.now)
+        self._gather()
+
+    def step(self) -> StepPlan | None:
+        plan = self.start()
+        if plan is not None:
+            self.finish()
+        return plan
+
+    def run(self, steps: int = 10_000) -> None:
+        """Until nothing lives. Fails when that takes more than ``steps`` steps or nothing can run."""
+        for _ in range(steps):
+            if self.batcher.idle:
+                return
+            assert self.step() is not None or self.batcher.idle, "requests live, but nothing runs"
+        raise AssertionError(f"not over after {steps} steps")
+
+    def reason(self, request: int) -> FinishReason:
+        return self.ends[request].reason
+
+    def _gather(self) -> None:
+        events = self.batcher.collect()
+        assert events == sorted(events, key=_rank), "first tokens, then other tokens, then finishes"
+        for event in events:
+            assert event.request not in self.ends, "an event after the last"
+            match event:
+                case TokensEvent(request=request, tokens=tokens, first=first):
+                    assert request not in self.sequence_ends, "tokens after the sequence's end"
+                    assert first == (not self.output[request])
+                    self.output[request].extend(tokens)
+                case SequenceFinished(request=request):
+                    assert request not in self.sequence_ends, "a sequence ended twice"
+                    self.sequence_ends[request] = event
+                case RequestFinished(request=request):
+                    self.ends[request] = event
+        self.events.extend(events)
+        if self.check:
+            self.batcher.check_integrity()
+
+
+def _rank(event: Event) -> int:
+    return (0 if event.first else 1) if isinstance(event, TokensEvent) else 2
