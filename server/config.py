@@ -1,0 +1,179 @@
+"""Every knob of the server: typed, bounded, documented, with a default that serves.
+
+Values come from a TOML file, from ``FIRSTTOKEN_*`` and from flags; ``server.config_sources`` reads the three. Bounds of one
+knob stand on its field; what two knobs must keep to each other stands in :meth:`Config.check_together`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Bytes = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Section(BaseModel):
+    """A frozen group of knobs that refuses what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EngineConfig(Section):
+    directory: str = "engine-cache/default"
+    """What `firsttoken build` made, or "simulated:PROFILE" for an engine that only pretends."""
+    kv_bytes: Bytes = 0
+    """Memory for the KV cache, in bytes. 0: a share of what is free at start, never more than kv_share of it."""
+    kv_share: Annotated[float, Field(gt=0, le=0.9)] = 0.4
+    """Share of the free memory that the KV cache takes where kv_bytes is 0."""
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Threads of the embedded engine. 0: one per physical core."""
+    stuck_after: Annotated[Seconds, Field(gt=0)] = 60.0
+    """A step that runs longer than this many seconds means a hung engine: the server fails what runs and exits."""
+
+
+class GrpcConfig(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback opens the server to the network, without TLS."""
+    port: Port = 50051
+    """0 lets the system choose; the chosen one is logged."""
+    max_message_bytes: Annotated[Bytes, Field(ge=4096, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
+    """Largest message taken, in bytes. gRPC decodes on the event loop, so a huge one makes everybody wait."""
+    min_ping_interval: Annotated[Seconds, Field(gt=0)] = 5.0
+    """Clients that ping more often than this many seconds are cut off. Common clients ping each 10 to 30 s, with or without calls."""
+    keepalive_time: Annotated[Seconds, Field(gt=0)] = 60.0
+    """Seconds of silence after which the server itself pings a connection, to find dead peers."""
+    keepalive_timeout: Annotated[Seconds, Field(gt=0)] = 20.0
+    """Seconds that a pinged peer has to answer before its connection, and every stream on it, is dropped."""
+    max_connection_age: Seconds = 0.0
+    """Seconds after which a connection is asked to reconnect, so that load spreads over new replicas. 0: never."""
+    max_connection_age_grace: Annotated[Seconds, Field(gt=0)] = 3600.0
+    """Seconds that the streams of such a connection still have; must exceed the longest generation."""
+    reflection: bool = True
+    """Let clients such as grpcurl list and describe the services."""
+
+
+class HttpConfig(Section):
+    enabled: bool = True
+    """Serve /metrics, /healthz and /readyz."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8080
+    """0 lets the system choose; the chosen one is logged."""
+
+
+class SchedulerConfig(Section):
+    max_sequences: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Sequences that run at once, at most; more wait."""
+    step_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
+    """New tokens of one step, at most: bounds how long a long prompt can hold up running streams."""
+    max_partial_prefills: Annotated[int, Field(ge=1, le=4096)] = 4
+    """Prompts that may be partly computed at the same time."""
+    prefix_cache: bool = True
+    """Keep the keys and values of finished sequences for prompts that begin alike."""
+
+
+class AdmissionConfig(Section):
+    max_waiting_requests: Annotated[int, Field(ge=1)] = 1024
+    """Requests that may wait for a seat; more are refused with RESOURCE_EXHAUSTED."""
+    max_waiting_tokens: Annotated[int, Field(ge=1)] = 1_000_000
+    """Prompt tokens that may wait to be computed; more are refused with RESOURCE_EXHAUSTED."""
+    max_tokenizing_bytes: Annotated[Bytes, Field(ge=4096)] = 64 * 1024 * 1024
+    """Prompt bytes that may wait for the tokenizer; more are refused before anything is computed."""
+    retry_after: Annotated[Seconds, Field(gt=0, le=3600)] = 1.0
+    """The delay, in seconds, that a refused client is told to wait where nothing better is known."""
+
+
+class LimitsConfig(Section):
+    default_max_tokens: Annotated[int, Field(ge=1)] = 256
+    """max_tokens of a request that leaves it unset; less where the context has less room."""
+    max_stop_strings: Annotated[int, Field(ge=0, le=1024)] = 16
+    """Entries of stop.strings."""
+    max_stop_string_bytes: Annotated[int, Field(ge=1, le=65536)] = 1024
+    """Bytes of one stop string, in UTF-8."""
+    max_stop_token_ids: Annotated[int, Field(ge=0, le=4096)] = 64
+    """Entries of stop.token_ids."""
+    max_cache_salt_bytes: Annotated[int, Field(ge=0, le=65536)] = 256
+    """Bytes of cache_salt, in UTF-8."""
+    reader_stall: Annotated[Seconds, Field(gt=0)] = 30.0
+    """A client that takes nothing off its stream for this many seconds, while there is something to take, loses it."""
+
+
+class TextConfig(Section):
+    threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """Threads that tokenize, beside the event loop."""
+
+
+class LifecycleConfig(Section):
+    drain_delay: Seconds = 0.0
+    """After SIGTERM: seconds between turning not ready and refusing requests, so that load balancers look away first."""
+    drain_grace: Seconds = 30.0
+    """After that: seconds that running requests have to finish; what still runs is then ended with UNAVAILABLE."""
+    warm_up: bool = True
+    """Generate once through the real path before turning ready."""
+    warm_up_tokens: Annotated[int, Field(ge=2, le=4096)] = 8
+    """Tokens of that generation."""
+    uvloop: bool = False
+    """Use uvloop, if it is installed: less processor time near saturation, no less latency below it."""
+    switch_interval: Annotated[float, Field(gt=0, le=0.1)] = 0.0005
+    """Python's thread switch interval, in seconds: how long the engine thread can keep the event loop from running (Python: 0.005)."""
+
+
+class TelemetryConfig(Section):
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """auto: console on a terminal, json otherwise."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe events that are logged."""
+    log_requests: bool = True
+    """One line a request, at its end. Prompts and outputs are never logged."""
+
+
+class Config(Section):
+    """The whole tree. Field order is the order of `--print-config`."""
+
+    engine: EngineConfig = EngineConfig()
+    """What is served."""
+    grpc: GrpcConfig = GrpcConfig()
+    """The gRPC port."""
+    http: HttpConfig = HttpConfig()
+    """The HTTP port, for those who operate the server."""
+    scheduler: SchedulerConfig = SchedulerConfig()
+    """How requests share the engine."""
+    admission: AdmissionConfig = AdmissionConfig()
+    """When requests are refused."""
+    limits: LimitsConfig = LimitsConfig()
+    """What a request may ask for."""
+    text: TextConfig = TextConfig()
+    """Tokenization."""
+    lifecycle: LifecycleConfig = LifecycleConfig()
+    """Start and end of the server."""
+    telemetry: TelemetryConfig = TelemetryConfig()
+    """What the server says about itself."""
+
+    @model_validator(mode="after")
+    def check_together(self) -> Config:
+        """What no field can check alone. Each message names both knobs and both values."""
+        grpc, http, scheduler = self.grpc, self.http, self.scheduler
+        if scheduler.step_tokens < scheduler.max_sequences:
+            raise ValueError(
+                f"scheduler.step_tokens ({scheduler.step_tokens}) must be at least scheduler.max_sequences "
+                f"({scheduler.max_sequences}): each running sequence needs a token of every step"
+            )
+        if http.enabled and http.port == grpc.port != 0 and http.host == grpc.host:
+            raise ValueError(
+                f"http.port ({http.port}) and grpc.port ({grpc.port}) must differ on the same host ({grpc.host})"
+            )
+        if grpc.keepalive_timeout > grpc.keepalive_time:
+            raise ValueError(
+                f"grpc.keepalive_timeout ({grpc.keepalive_timeout}) must not exceed grpc.keepalive_time ({grpc.keepalive_time})"
+            )
+        return self
+
+    def open_addresses(self) -> list[str]:
+        """The addresses that others than this machine can reach, to warn about: there is no TLS."""
+        pairs = [("grpc", self.grpc.host)] + ([("http", self.http.host)] if self.http.enabled else [])
+        return [f"{name}.host={host}" for name, host in pairs if host not in LOOPBACK and not host.startswith("unix:")]
