@@ -24,12 +24,10 @@ class Section(BaseModel):
 
 
 class EngineConfig(Section):
-    directory: str = "engine-cache/default"
+    directory: str = "engine-cache/smollm2"
     """What `firsttoken build` made, or "simulated:PROFILE" for an engine that only pretends."""
     kv_bytes: Bytes = 0
-    """Memory for the KV cache, in bytes. 0: a share of what is free at start, never more than kv_share of it."""
-    kv_share: Annotated[float, Field(gt=0, le=0.9)] = 0.4
-    """Share of the free memory that the KV cache takes where kv_bytes is 0."""
+    """Memory for the KV cache, in bytes. 0: a quarter of what is available at start, at most 1 GiB."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of the embedded engine. 0: one per physical core."""
     stuck_after: Annotated[Seconds, Field(gt=0)] = 60.0
@@ -68,13 +66,21 @@ class HttpConfig(Section):
 
 class SchedulerConfig(Section):
     max_sequences: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Sequences that run at once, at most; more wait."""
+    """Sequences that run at once, at most; more wait. More seats mean more throughput and slower steps."""
     step_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
-    """New tokens of one step, at most: bounds how long a long prompt can hold up running streams."""
+    """New tokens of one step, at most. Larger steps finish prompts sooner and stretch the gaps of running streams."""
+    min_prefill_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 16
+    """What prompts get of a step even when running streams use it up, so that they always move."""
     max_partial_prefills: Annotated[int, Field(ge=1, le=4096)] = 4
     """Prompts that may be partly computed at the same time."""
-    prefix_cache: bool = True
-    """Keep the keys and values of finished sequences for prompts that begin alike."""
+    long_prompt_tokens: Annotated[int, Field(ge=0)] = 2048
+    """A prompt with more tokens than this to go takes only its share of a step while others wait, so that short ones pass it."""
+    min_copy_tokens: Annotated[int, Field(ge=1)] = 4
+    """Least number of tokens for which a partly matching block of the prefix cache is copied."""
+    max_prefix_waits: Annotated[int, Field(ge=0)] = 4
+    """Steps in a row that a prompt waits for another one that computes the same prefix."""
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """Share of the KV blocks that stays free for running sequences when a new one is seated."""
 
 
 class AdmissionConfig(Section):
@@ -115,6 +121,8 @@ class LifecycleConfig(Section):
     """After that: seconds that running requests have to finish; what still runs is then ended with UNAVAILABLE."""
     warm_up: bool = True
     """Generate once through the real path before turning ready."""
+    warm_up_timeout: Annotated[Seconds, Field(gt=0)] = 120.0
+    """Seconds after which a warm-up that has not finished counts as failed."""
     warm_up_tokens: Annotated[int, Field(ge=2, le=4096)] = 8
     """Tokens of that generation."""
     uvloop: bool = False

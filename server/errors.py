@@ -8,6 +8,7 @@ ServerError
 ├── OverloadedError          a cap is reached; carries the delay after which to try again
 ├── DeadlineError            a deadline of the client's passed (or certainly will)
 ├── RequestCancelledError    the client, or an operator, ended the request
+│   └── ReaderStalledError   the client took nothing off its stream for too long
 ├── UnavailableError         draining, not ready, or the engine died
 └── InternalError            a fault of ours: logged with an id, the client gets the id and no text
 """
@@ -55,6 +56,10 @@ class DeadlineError(ServerError):
 
 
 class RequestCancelledError(ServerError):
+    pass
+
+
+class ReaderStalledError(RequestCancelledError):
     pass
 
 

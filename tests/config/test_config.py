@@ -86,7 +86,7 @@ def test_what_is_no_knob_is_refused(
         ("scheduler.max_sequences", "0"),
         ("lifecycle.drain_grace", "nan"),
         ("lifecycle.drain_grace", "inf"),
-        ("engine.kv_share", "1.5"),
+        ("scheduler.watermark", "1.5"),
         ("telemetry.log_level", "loud"),
         ("http.enabled", "perhaps"),
     ],
@@ -123,7 +123,7 @@ def test_both_ports_may_be_chosen_by_the_system() -> None:
 
 
 def test_the_printed_tree_reads_back_as_itself(tmp_path: Path) -> None:
-    flags = {"grpc.host": 'od"d', "http.enabled": "false", "engine.kv_share": "0.25"}
+    flags = {"grpc.host": 'od"d', "http.enabled": "false", "scheduler.watermark": "0.25"}
     loaded = load_config(None, {"FIRSTTOKEN_TEXT__THREADS": "3"}, flags)
     text = loaded.to_toml()
     assert 'host = "od\\"d"  # --grpc.host' in text

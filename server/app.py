@@ -1,0 +1,290 @@
+"""The server's life: start, serve, shut down. The only place that constructs and knows all the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from server.concurrency import at_most, first_of, in_daemon_thread
+from server.config import Config
+from server.engine import Engine, Event
+from server.errors import UnavailableError
+from server.http import HttpPort
+from server.phases import Phases
+from server.readiness import Readiness, Slot, State
+from server.rpc.generation import GenerationParts, GenerationService
+from server.rpc.limits import request_limits
+from server.rpc.operations import OperationsParts, OperationsService
+from server.rpc.port import GrpcPort, address_of
+from server.rpc.prompt_reader import PromptReader
+from server.stream_registry import StreamRegistry
+from server.telemetry.loop_lag import watch_loop_lag
+from server.telemetry.metrics import Metrics
+from server.telemetry.requests import RequestTelemetry
+from server.text.chat import ChatTemplate
+from server.text.tokenizer import TextTokenizer
+from server.text.tokenizer_pool import TokenizerPool
+from server.version import server_version
+from server.warm_up import warm_up
+from server.watchdog import EngineWatchdog
+
+log = structlog.get_logger(__name__)
+
+LAST_WORDS = 2.0
+"""Seconds that handlers have to send their statuses once everything was ended."""
+ENGINE_CLOSE = 10.0
+"""Seconds that the engine thread has to end its step and free its memory."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """An engine that is not started yet, and the text stage that fits it."""
+
+    engine: Engine
+    tokenizer: TextTokenizer
+    template: ChatTemplate | None
+
+
+Loader = Callable[[Config, Phases], LoadedModel]
+"""Blocking, and run in a thread of its own. Raises whatever keeps the engine from being loaded; its text is for the operator."""
+
+
+class App:
+    """One server in one event loop. ``run`` is its whole life; it returns the process's exit status."""
+
+    def __init__(self, config: Config, load: Loader) -> None:
+        self._config = config
+        self._load = load
+        self._metrics = Metrics()
+        self._phases = Phases(lambda phase, seconds: self._metrics.startup.labels(phase).set(seconds))
+        self._readiness = Readiness()
+        self._telemetry = RequestTelemetry(self._metrics, log_requests=config.telemetry.log_requests)
+        self._generation: Slot[GenerationParts] = Slot()
+        self._operations: Slot[OperationsParts] = Slot()
+        self._warm_up_secret = secrets.token_hex(16)
+        self._grpc: GrpcPort | None = None
+        self._http: HttpPort | None = None
+        self._engine: Engine | None = None
+        self._registry: StreamRegistry | None = None
+        self._pool: TokenizerPool | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._failure: str | None = None
+        self.grpc_port = 0
+        self.http_port = 0
+
+    @property
+    def readiness(self) -> Readiness:
+        return self._readiness
+
+    async def run(self) -> int:
+        """Start, serve until a signal or a failure, shut down. 0 after an orderly end."""
+        with self._signals():
+            try:
+                await self._until_stopped(self._start())
+                if self._failure is None and not self._stop.is_set():
+                    await self._stop.wait()
+            except Exception as error:
+                log.exception("the server cannot start" if not self._readiness.ready else "the server failed")
+                self._fail(str(error))
+            return await self._shut_down()
+
+    def request_stop(self) -> None:
+        """Begin to drain; asked a second time, end at once. Event loop only."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    # ------------------------------------------------------------------ start
+
+    async def _start(self) -> None:
+        self._phases.since_exec("import")
+        self._warn_if_open()
+        with self._phases.measure("ports"):
+            await self._open_ports()
+        with self._phases.measure("load"):
+            model = await in_daemon_thread(lambda: self._load(self._config, self._phases), "loader")
+        self._wire(model)
+        if self._config.lifecycle.warm_up:
+            with self._phases.measure("warm_up"):
+                await self._warm_up()
+        self._tune_interpreter()
+        self._readiness.become(State.READY)
+        self._phases.since_exec("ready")
+
+    async def _open_ports(self) -> None:
+        """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""
+        generation = GenerationService(
+            self._generation, self._readiness, self._telemetry, warm_up_secret=self._warm_up_secret
+        )
+        operations = OperationsService(self._operations, self._readiness, server_version())
+        self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
+        grpc_port = GrpcPort(self._config.grpc, self._readiness, generation, operations, self._count_call)
+        self.grpc_port = await grpc_port.start()
+        self._grpc = grpc_port
+        log.info("listening", protocol="grpc", address=address_of(self._config.grpc, self.grpc_port))
+        if self._config.http.enabled:
+            self._http = HttpPort(self._config.http, self._readiness, self._metrics)
+            self.http_port = await self._http.start()
+            log.info("listening", protocol="http", address=f"{self._config.http.host}:{self.http_port}")
+
+    def _wire(self, model: LoadedModel) -> None:
+        """Connect engine, text and streams, and start the engine."""
+        config, engine = self._config, model.engine
+        limits = request_limits(config, engine.info)
+        registry = StreamRegistry(engine, self._telemetry)
+        self._pool = TokenizerPool(model.tokenizer, workers=config.text.threads)
+        prompts = PromptReader(
+            self._pool,
+            model.template,
+            max_bytes=config.admission.max_tokenizing_bytes,
+            retry_after=config.admission.retry_after,
+        )
+        self._engine, self._registry = engine, registry
+        self._metrics.watch_engine(engine.info, engine.stats, server_version())
+        self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts))
+        self._operations.fill(OperationsParts(engine.info, limits, engine.stats, self._open_streams))
+        engine.start(_into_loop(asyncio.get_running_loop(), registry.deliver))
+        watchdog = EngineWatchdog(engine, stuck_after=config.engine.stuck_after)
+        self._background(watchdog.watch(self._engine_failed))
+        self._background(self._interrupt_stalled_readers(registry))
+        self._background(watch_loop_lag(self._metrics.loop_lag.observe))
+
+    async def _warm_up(self) -> None:
+        lifecycle = self._config.lifecycle
+        tokens = await warm_up(
+            address_of(self._config.grpc, self.grpc_port),
+            self._warm_up_secret,
+            tokens=lifecycle.warm_up_tokens,
+            timeout=lifecycle.warm_up_timeout,
+        )
+        log.info("warmed up", tokens=tokens)
+
+    def _tune_interpreter(self) -> None:
+        """Trade throughput of Python threads for latency.
+
+        A garbage collection walks all that was ever imported and stops every thread; what lives now lives as long as the
+        server, so it is set aside for good. A shorter switch interval lets the event loop in sooner while the engine thread
+        computes in Python.
+        """
+        gc.collect()
+        gc.freeze()
+        sys.setswitchinterval(self._config.lifecycle.switch_interval)
+
+    # ------------------------------------------------------------------ shut down
+
+    async def _shut_down(self) -> int:
+        """Read from top to bottom, this is what a rolling update sees."""
+        if self._failure is None:
+            await self._drain()
+        # Whoever is still here gets a status that says why.
+        if self._registry is not None:
+            why = UnavailableError(self._failure or "the server is shutting down", retry_after=1.0)
+            (self._registry.abandon_all if self._failure else self._registry.fail_all)(why)
+            await at_most(LAST_WORDS, self._registry.idle())
+        if self._grpc is not None:
+            await self._grpc.stop(0.2)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._pool is not None:
+            self._pool.close()
+        if self._engine is not None:
+            engine, patience = self._engine, 0.0 if self._failure else ENGINE_CLOSE
+            await in_daemon_thread(lambda: engine.close(patience), "engine-closer")
+        # Last, so that the final state can still be scraped.
+        if self._http is not None:
+            await self._http.close()
+        log.info("stopped", orderly=self._failure is None and not self._hurry.is_set(), failure=self._failure)
+        return 0 if self._failure is None and not self._hurry.is_set() else 1
+
+    async def _drain(self) -> None:
+        lifecycle = self._config.lifecycle
+        log.info("draining", delay=lifecycle.drain_delay, grace=lifecycle.drain_grace, streams=self._open_streams())
+        # Not ready for load balancers first; what they still send is served until they have looked.
+        if self._readiness.become(State.CLOSING):
+            await at_most(lifecycle.drain_delay, self._hurry.wait())
+        # Then nothing new, and those who run may finish at their own pace.
+        self._readiness.become(State.DRAINING)
+        if self._grpc is not None:
+            self._background(self._grpc.stop(lifecycle.drain_grace + LAST_WORDS))
+        if self._registry is not None:
+            await first_of(lifecycle.drain_grace, self._registry.idle(), self._hurry.wait())
+
+    # ------------------------------------------------------------------ failures
+
+    def _engine_failed(self, why: str) -> None:
+        log.error("engine failed", why=why)
+        self._fail(why)
+
+    def _fail(self, why: str) -> None:
+        self._failure = self._failure or why
+        self._readiness.become(State.FAILED)
+        self._stop.set()
+
+    async def _interrupt_stalled_readers(self, registry: StreamRegistry) -> None:
+        limit = self._config.limits.reader_stall
+        while True:
+            await asyncio.sleep(min(1.0, limit / 4))
+            if interrupted := registry.interrupt_stalled(limit):
+                log.warning("stalled readers lost their streams", streams=interrupted, seconds=limit)
+
+    # ------------------------------------------------------------------ small parts
+
+    def _warn_if_open(self) -> None:
+        for address in self._config.open_addresses():
+            log.warning("reachable from the network, unencrypted and without authentication", setting=address)
+
+    def _open_streams(self) -> int:
+        return self._registry.readers if self._registry is not None else 0
+
+    def _count_call(self, method: str, code: str) -> None:
+        self._metrics.rpcs.labels(method.lstrip("/"), code).inc()
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``, but drop it when the server is asked to stop."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        elif not task.cancelled():
+            task.result()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.request_stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+def _into_loop(
+    loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Event]], None]
+) -> Callable[[list[Event]], None]:
+    """One call from the engine thread per step, whatever the number of streams."""
+
+    def hand_over(events: list[Event]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear
+            loop.call_soon_threadsafe(deliver, events)
+
+    return hand_over

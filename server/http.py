@@ -1,0 +1,46 @@
+"""The HTTP port, for those who operate the server: /metrics, /healthz, /readyz."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from server.config import HttpConfig
+from server.readiness import Readiness, State
+from server.telemetry.metrics import Metrics
+
+
+class HttpPort:
+    """Runs on the same event loop as gRPC. Each answer is O(1) and queues behind no request."""
+
+    def __init__(self, config: HttpConfig, readiness: Readiness, metrics: Metrics) -> None:
+        self._config = config
+        self._readiness = readiness
+        self._metrics = metrics
+        app = web.Application()
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/healthz", self._show_health)
+        app.router.add_get("/readyz", self._show_readiness)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises OSError where it is taken."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._config.host, self._config.port, reuse_port=False)
+        await site.start()
+        addresses = self._runner.addresses
+        return int(addresses[0][1])
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    async def _show_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _show_health(self, _: web.Request) -> web.Response:
+        """Alive: false only where a restart would help."""
+        failed = self._readiness.state is State.FAILED
+        return web.Response(text=self._readiness.state.value + "\n", status=503 if failed else 200)
+
+    async def _show_readiness(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._readiness.state.value + "\n", status=200 if self._readiness.ready else 503)

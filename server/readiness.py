@@ -1,0 +1,85 @@
+"""The one truth about whether this server takes requests. Health, /readyz, GetLoad and admission all ask here."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import Generic, TypeVar
+
+from server.errors import UnavailableError
+
+T = TypeVar("T")
+
+
+class State(Enum):
+    """A server's life. It only ever moves forward."""
+
+    STARTING = "starting"
+    """Loading, or warming up."""
+    READY = "ready"
+    CLOSING = "closing"
+    """About to drain: not ready for load balancers, requests that still arrive are served."""
+    DRAINING = "draining"
+    """New requests are refused, running ones finish."""
+    FAILED = "failed"
+    """The engine died, is stuck, or never came up."""
+
+
+_ORDER = list(State)
+
+
+class Readiness:
+    """Event loop only, except :attr:`state`, which any thread may read."""
+
+    def __init__(self) -> None:
+        self._state = State.STARTING
+        self._changed = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def ready(self) -> bool:
+        return self._state is State.READY
+
+    def become(self, state: State) -> bool:
+        """Move forward; False (and nothing changes) where that would be backward or no move at all."""
+        if _ORDER.index(state) <= _ORDER.index(self._state):
+            return False
+        self._state = state
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return True
+
+    async def change(self) -> None:
+        """Wait for the next move."""
+        await self._changed.wait()
+
+    def require_open(self) -> None:
+        """Raise UnavailableError unless new requests are taken."""
+        if self._state not in (State.READY, State.CLOSING):
+            raise UnavailableError(_REFUSALS[self._state], retry_after=1.0)
+
+
+_REFUSALS = {
+    State.STARTING: "the server is starting and not ready yet",
+    State.DRAINING: "the server is shutting down and takes no new requests",
+    State.FAILED: "the engine has failed; the server is about to exit",
+}
+
+
+class Slot(Generic[T]):
+    """A part that exists only once the engine is loaded. Until then, whoever asks for it answers UNAVAILABLE."""
+
+    def __init__(self) -> None:
+        self._part: T | None = None
+
+    def fill(self, part: T) -> None:
+        self._part = part
+
+    def get(self) -> T:
+        """Raises UnavailableError while it is empty."""
+        if self._part is None:
+            raise UnavailableError(_REFUSALS[State.STARTING], retry_after=1.0)
+        return self._part

@@ -1,0 +1,61 @@
+"""firsttoken.v1.Operations: facts and load, answered from snapshots, behind no queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from protos.firsttoken.v1 import operations_pb2 as pb
+from protos.firsttoken.v1.operations_pb2_grpc import OperationsServicer
+from server.engine import EngineInfo, EngineStats
+from server.readiness import Readiness, Slot
+from server.rpc.context import CallContext
+from server.rpc.limits import RequestLimits
+from server.telemetry.metrics import kv_share
+
+
+class OperationsParts(msgspec.Struct, frozen=True):
+    """What exists once the engine is loaded."""
+
+    info: EngineInfo
+    limits: RequestLimits
+    stats: Callable[[], EngineStats]
+    open_streams: Callable[[], int]
+
+
+class OperationsService(OperationsServicer):
+    """Event loop only."""
+
+    def __init__(self, parts: Slot[OperationsParts], readiness: Readiness, version: str) -> None:
+        self._parts = parts
+        self._readiness = readiness
+        self._version = version
+
+    async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: CallContext) -> pb.GetServerInfoResponse:
+        parts = self._parts.get()
+        info = parts.info
+        offered = msgspec.structs.asdict(info.capabilities)
+        names = pb.EngineCapabilities.DESCRIPTOR.fields_by_name
+        return pb.GetServerInfoResponse(
+            version=self._version,
+            engine=info.kind,
+            model=info.model,
+            fingerprint=info.fingerprint,
+            limits=pb.Limits(**msgspec.structs.asdict(parts.limits)),
+            capabilities=pb.EngineCapabilities(**{name: offered[name] for name in names}),
+        )
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: CallContext) -> pb.GetLoadResponse:
+        parts = self._parts.get()
+        stats = parts.stats()
+        interactive, standard, batch = stats.waiting_by_class
+        return pb.GetLoadResponse(
+            ready=self._readiness.ready,
+            running=stats.running,
+            waiting=pb.WaitingByClass(interactive=interactive, standard=standard, batch=batch),
+            waiting_tokens=stats.waiting_tokens,
+            kv_utilisation=kv_share(stats, stats.blocks_in_use),
+            kv_cached=kv_share(stats, stats.blocks_cached),
+            open_streams=parts.open_streams(),
+        )

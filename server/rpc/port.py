@@ -1,0 +1,88 @@
+"""The gRPC port: which services it carries, and the transport's settings with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from protos.firsttoken.v1 import generation_pb2, generation_pb2_grpc, operations_pb2, operations_pb2_grpc
+from server.config import GrpcConfig
+from server.readiness import Readiness
+from server.rpc.health import HealthServicer
+from server.rpc.interceptors import CallGuard
+from server.rpc.reflection import add_reflection
+
+SERVICES = (
+    generation_pb2.DESCRIPTOR.services_by_name["Generation"].full_name,
+    operations_pb2.DESCRIPTOR.services_by_name["Operations"].full_name,
+)
+HEALTH = "grpc.health.v1.Health"
+MANY = 2**31 - 1
+
+
+def address_of(config: GrpcConfig, port: int) -> str:
+    """Where to listen, in gRPC's notation."""
+    if config.host.startswith("unix:"):
+        return config.host
+    return f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+
+
+def transport_options(config: GrpcConfig) -> list[tuple[str, int]]:
+    """gRPC core's channel arguments."""
+    options = {
+        "grpc.max_receive_message_length": config.max_message_bytes,
+        # Two servers on one port would share its connections silently; a taken port must fail loudly instead.
+        "grpc.so_reuseport": 0,
+        # A limit here would queue calls where nobody sees them; admission is ours.
+        "grpc.max_concurrent_streams": MANY,
+        # Clients ping through long silent prefills, and while idle. The default would cut off whoever pings more than once in 5 min.
+        "grpc.http2.min_recv_ping_interval_without_data_ms": _milliseconds(config.min_ping_interval),
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.keepalive_time_ms": _milliseconds(config.keepalive_time),
+        "grpc.keepalive_timeout_ms": _milliseconds(config.keepalive_timeout),
+        "grpc.http2.max_pings_without_data": 0,
+    }
+    if config.max_connection_age:
+        options["grpc.max_connection_age_ms"] = _milliseconds(config.max_connection_age)
+        options["grpc.max_connection_age_grace_ms"] = _milliseconds(config.max_connection_age_grace)
+    return list(options.items())
+
+
+class GrpcPort:
+    """A grpc.aio server. Event loop only."""
+
+    def __init__(
+        self,
+        config: GrpcConfig,
+        readiness: Readiness,
+        generation: generation_pb2_grpc.GenerationServicer,
+        operations: operations_pb2_grpc.OperationsServicer,
+        count_call: Callable[[str, str], None],
+    ) -> None:
+        self._config = config
+        self._server = grpc.aio.server(interceptors=[CallGuard(count_call)], options=transport_options(config))
+        generation_pb2_grpc.add_GenerationServicer_to_server(generation, self._server)
+        operations_pb2_grpc.add_OperationsServicer_to_server(operations, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(readiness, SERVICES), self._server)
+        if config.reflection:
+            add_reflection(self._server, [*SERVICES, HEALTH])
+
+    async def start(self) -> int:
+        """Listen and answer; returns the port. Raises OSError where it is taken."""
+        address = address_of(self._config, self._config.port)
+        try:
+            port: int = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"grpc.port: cannot listen on {address}; is another server running there?") from error
+        await self._server.start()
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new calls at once, let running ones finish for ``grace`` seconds, then cut them. A second call may shorten it."""
+        await self._server.stop(grace)
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(MANY, int(seconds * 1000))

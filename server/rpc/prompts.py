@@ -1,0 +1,71 @@
+"""Prompts as they come over the wire: text, token ids, or a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from protos.firsttoken.v1 import generation_pb2 as pb
+from server.errors import InvalidRequestError
+from server.rpc.limits import RequestLimits
+from server.text.chat import ChatMessage
+
+PromptField = Literal["prompt.text", "prompt.token_ids", "prompt.messages"]
+
+
+class PromptSource(msgspec.Struct, frozen=True):
+    """What was given. Exactly one of the three is set, and it is not empty."""
+
+    field: PromptField
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of text that a tokenizer would have to read, about."""
+        return len(self.text) + sum(len(message.content) for message in self.messages)
+
+
+def check_prompt(prompt: pb.Prompt, limits: RequestLimits) -> PromptSource:
+    """Raises InvalidRequestError naming the field."""
+    kind = prompt.WhichOneof("kind")
+    if kind == "text":
+        if not prompt.text:
+            raise InvalidRequestError("prompt.text", "must not be empty")
+        return PromptSource("prompt.text", text=prompt.text)
+    if kind == "token_ids":
+        return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits))
+    if kind == "messages":
+        return PromptSource("prompt.messages", messages=_messages(prompt.messages.messages))
+    raise InvalidRequestError("prompt", "is required: set one of text, token_ids and messages")
+
+
+def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raises InvalidRequestError for the first id outside the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
+    index, value = next((index, value) for index, value in enumerate(ids) if not 0 <= value < vocab_size)
+    raise InvalidRequestError(f"{field}[{index}]", f"must be from 0 to {vocab_size - 1}, it is {value}")
+
+
+def _token_ids(ids: Sequence[int], limits: RequestLimits) -> tuple[int, ...]:
+    if not ids:
+        raise InvalidRequestError("prompt.token_ids", "must have at least 1 token, it has 0")
+    if len(ids) > limits.max_prompt_tokens:
+        raise InvalidRequestError(
+            "prompt.token_ids", f"must have at most {limits.max_prompt_tokens} tokens, it has {len(ids)}"
+        )
+    check_ids("prompt.token_ids.ids", ids, limits.vocab_size)
+    return tuple(ids)
+
+
+def _messages(messages: Sequence[pb.Message]) -> tuple[ChatMessage, ...]:
+    if not messages:
+        raise InvalidRequestError("prompt.messages", "must have at least 1 message, it has 0")
+    for index, message in enumerate(messages):
+        if not message.role:
+            raise InvalidRequestError(f"prompt.messages.messages[{index}].role", "must not be empty")
+    return tuple(ChatMessage(message.role, message.content) for message in messages)

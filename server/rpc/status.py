@@ -1,0 +1,78 @@
+"""The one place that turns what went wrong into a gRPC status, with machine-readable details."""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from server.errors import (
+    DeadlineError,
+    DuplicateRequestError,
+    InternalError,
+    InvalidRequestError,
+    NotBuiltError,
+    OverloadedError,
+    ReaderStalledError,
+    RequestCancelledError,
+    ServerError,
+    UnavailableError,
+    UnknownModelError,
+)
+
+DOMAIN = "firsttoken"
+
+# Subclasses before their base: the first match decides. The reason is ErrorInfo's: for programs, never reworded.
+TABLE: tuple[tuple[type[ServerError], int, str], ...] = (
+    (NotBuiltError, code_pb2.INVALID_ARGUMENT, "NOT_BUILT"),
+    (InvalidRequestError, code_pb2.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    (UnknownModelError, code_pb2.NOT_FOUND, "UNKNOWN_MODEL"),
+    (DuplicateRequestError, code_pb2.ALREADY_EXISTS, "DUPLICATE_REQUEST"),
+    (OverloadedError, code_pb2.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    (DeadlineError, code_pb2.DEADLINE_EXCEEDED, "DEADLINE"),
+    (ReaderStalledError, code_pb2.CANCELLED, "READER_STALLED"),
+    (RequestCancelledError, code_pb2.CANCELLED, "CANCELLED"),
+    (UnavailableError, code_pb2.UNAVAILABLE, "UNAVAILABLE"),
+    (InternalError, code_pb2.INTERNAL, "INTERNAL"),
+)
+
+
+def to_status(error: ServerError) -> status_pb2.Status:
+    """``error`` as a google.rpc.Status: its code, its message, and details that a program can act on."""
+    code, reason = next((code, reason) for kind, code, reason in TABLE if isinstance(error, kind))
+    details: list[Message] = [_info(reason, error)]
+    if isinstance(error, InvalidRequestError):
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    retry_after = getattr(error, "retry_after", None)
+    if retry_after is not None:
+        details.append(error_details_pb2.RetryInfo(retry_delay=_duration(retry_after)))
+    return status_pb2.Status(code=code, message=str(error), details=[_pack(detail) for detail in details])
+
+
+def code_name(error: ServerError) -> str:
+    """The status code's name, as a metric label."""
+    return str(code_pb2.Code.Name(to_status(error).code))
+
+
+def grpc_status(error: ServerError) -> grpc.Status:
+    """What ``context.abort_with_status`` takes."""
+    return rpc_status.to_status(to_status(error))
+
+
+def _info(reason: str, error: ServerError) -> error_details_pb2.ErrorInfo:
+    metadata = {"limit": error.reason} if isinstance(error, OverloadedError) else {}
+    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    whole = int(seconds)
+    return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def _pack(message: Message) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed

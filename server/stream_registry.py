@@ -1,0 +1,121 @@
+"""Every open stream, and the one place where the engine's steps reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from server.engine import Engine, Event, FinishReason, GenerationRequest
+from server.errors import ReaderStalledError, ServerError
+from server.sequence_output import SequenceOutput, TextStage
+from server.streams import Observer, Stream
+
+
+class StreamRegistry:
+    """Every request that the engine knows or somebody reads. Event loop only."""
+
+    def __init__(self, engine: Engine, observer: Observer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._observer = observer
+        self._clock = clock
+        self._streams: dict[int, Stream] = {}
+        self._ids = itertools.count(1)
+        self._epoch = secrets.token_hex(4)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._readers = 0
+
+    def new_id(self) -> int:
+        """A handle for a request; never given twice."""
+        return next(self._ids)
+
+    def public_id(self, stream: Stream) -> str:
+        """What clients and logs call a request; distinct across restarts."""
+        return f"{self._epoch}-{stream.request.id:x}"
+
+    @property
+    def readers(self) -> int:
+        """Streams open on the wire."""
+        return self._readers
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(list(self._streams.values()))
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def open(self, request: GenerationRequest, texts: Sequence[TextStage]) -> Stream:
+        """Submit a request and open its stream. Raises what Engine.submit raises; then nothing was opened.
+
+        Events come through the event loop, so none can arrive before this returns.
+        """
+        outputs = [SequenceOutput(index, text) for index, text in enumerate(texts)]
+        stream = Stream(request, outputs, self._engine, self._observer, self._clock)
+        self._engine.submit(request)
+        self._streams[request.id] = stream
+        self._readers += 1
+        self._idle.clear()
+        return stream
+
+    def close(self, stream: Stream, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """The reader of ``stream`` is done with it."""
+        if stream.left:
+            return
+        stream.leave(reason)
+        self._readers -= 1
+        if not self._readers:
+            self._idle.set()
+        self._settle(stream)
+
+    def deliver(self, events: list[Event]) -> None:
+        """One step's events, in the engine's order: first tokens first, so that their readers run first."""
+        streams = self._streams
+        for event in events:
+            stream = streams.get(event.request)
+            if stream is None:
+                continue  # settled by abandon_all: the engine was declared dead and spoke after all
+            stream.put(event)
+            if stream.left:
+                self._settle(stream)
+
+    def fail_all(self, error: ServerError) -> None:
+        """End every request that is not complete with ``error``; the engine is told to cancel, and still answers."""
+        for stream in self:
+            stream.fail(error, FinishReason.CANCELLED)
+            self._engine.cancel(stream.request.id, FinishReason.CANCELLED)
+
+    def abandon_all(self, error: ServerError) -> None:
+        """As fail_all, for an engine that will say nothing more."""
+        for stream in self:
+            stream.fail(error, FinishReason.ENGINE_FAILED)
+            stream.abandon()
+            self._settle(stream)
+
+    def interrupt_stalled(self, limit: float) -> int:
+        """Free the seats of readers that have taken nothing for ``limit`` seconds; how many."""
+        stalled = [stream for stream in self if stream.stalled(limit)]
+        for stream in stalled:
+            stream.interrupt_reader(ReaderStalledError(f"the client read nothing for {limit:g} s while output waited"))
+        return len(stalled)
+
+    async def idle(self) -> None:
+        """Wait until nobody reads."""
+        await self._idle.wait()
+
+    def _settle(self, stream: Stream) -> None:
+        if stream.left and stream.finished is not None and self._streams.pop(stream.request.id, None) is not None:
+            self._observer.settled(stream)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when the books do not balance."""
+        readers = sum(not stream.left for stream in self)
+        if readers != self._readers or self._idle.is_set() != (readers == 0):
+            raise AssertionError(
+                f"{readers} streams have readers, {self._readers} are counted, idle={self._idle.is_set()}"
+            )
+        settled = [stream.request.id for stream in self if stream.left and stream.finished is not None]
+        if settled:
+            raise AssertionError(f"requests {settled} are settled and still kept")

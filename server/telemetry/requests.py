@@ -1,0 +1,113 @@
+"""What one request did, as metrics and as one line of log, when it is over."""
+
+from __future__ import annotations
+
+import structlog
+
+from server.engine import FinishReason, GenerationRequest, PriorityClass
+from server.errors import (
+    DeadlineError,
+    DuplicateRequestError,
+    InvalidRequestError,
+    OverloadedError,
+    ReaderStalledError,
+    RequestCancelledError,
+    ServerError,
+    UnavailableError,
+    UnknownModelError,
+)
+from server.streams import Stream
+from server.telemetry.metrics import CLASSES, Metrics
+
+log = structlog.get_logger("firsttoken.request")
+
+# Subclasses before their base: the first match names the outcome.
+_OUTCOMES: tuple[tuple[type[ServerError], str], ...] = (
+    (InvalidRequestError, "invalid"),
+    (UnknownModelError, "invalid"),
+    (DuplicateRequestError, "invalid"),
+    (ReaderStalledError, "stalled"),
+    (RequestCancelledError, "cancelled"),
+    (DeadlineError, "deadline"),
+    (OverloadedError, "overloaded"),
+    (UnavailableError, "unavailable"),
+)
+OUTCOMES = ("ok", "error", *dict.fromkeys(name for _, name in _OUTCOMES))
+
+
+def outcome_of(error: BaseException | None) -> str:
+    """The label of a request that ended by ``error``: a client's cancel is never counted as a success."""
+    if error is None:
+        return "ok"
+    return next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "error")
+
+
+class RequestTelemetry:
+    """Implements :class:`server.streams.Observer`. Labels are resolved once, so that a write costs one observation."""
+
+    def __init__(self, metrics: Metrics, *, log_requests: bool) -> None:
+        self._metrics = metrics
+        self._log_requests = log_requests
+        self._first = [metrics.first_token.labels(name) for name in CLASSES]
+        self._gap = [metrics.gap.labels(name) for name in CLASSES]
+        self._queue = [metrics.queue.labels(name) for name in CLASSES]
+        self._total = [metrics.total.labels(name) for name in CLASSES]
+        self._tokens = [metrics.completion_tokens.labels(name) for name in CLASSES]
+        for name in CLASSES:
+            for outcome in OUTCOMES:
+                metrics.requests.labels(name, outcome)
+
+    def first_delta(self, request: GenerationRequest, seconds: float) -> None:
+        self._first[request.priority].observe(seconds)
+
+    def next_delta(self, request: GenerationRequest, seconds_per_token: float) -> None:
+        self._gap[request.priority].observe(seconds_per_token)
+
+    def refused(self, error: BaseException, priority: PriorityClass = PriorityClass.INTERACTIVE) -> None:
+        """A request that never reached the engine."""
+        self._count(priority, error)
+        if self._log_requests:
+            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority])
+
+    def settled(self, stream: Stream) -> None:
+        """Called once for each request that reached the engine."""
+        request, end = stream.request, stream.finished
+        self._count(request.priority, stream.failure)
+        self._tokens[request.priority].inc(sum(output.completion_tokens for output in stream.outputs))
+        if end is not None:
+            if end.timings.queued is not None:
+                self._queue[request.priority].observe(end.timings.queued)
+            if stream.failure is None:
+                self._total[request.priority].observe(end.timings.total)
+        if self._log_requests:
+            self._log(stream)
+
+    def _count(self, priority: PriorityClass, error: BaseException | None) -> None:
+        self._metrics.requests.labels(CLASSES[priority], outcome_of(error)).inc()
+        if isinstance(error, OverloadedError):
+            self._metrics.rejections.labels(error.reason).inc()
+
+    def _log(self, stream: Stream) -> None:
+        # Prompts and outputs never get here: what people write to a model is theirs.
+        request, end = stream.request, stream.finished
+        reason = next((output.ended for output in stream.outputs if output.ended), FinishReason.CANCELLED)
+        timings = end.timings if end is not None else None
+        log.info(
+            "request",
+            request=request.id,
+            outcome=outcome_of(stream.failure),
+            priority=CLASSES[request.priority],
+            reason=reason.value,
+            prompt_tokens=len(request.prompt),
+            cached_tokens=end.cached_tokens if end is not None else 0,
+            completion_tokens=sum(output.completion_tokens for output in stream.outputs),
+            discarded_tokens=sum(output.discarded_tokens for output in stream.outputs),
+            preemptions=end.preemptions if end is not None else 0,
+            queued=_rounded(timings.queued if timings else None),
+            first_token=_rounded(timings.first_token if timings else None),
+            total=_rounded(timings.total if timings else None),
+        )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
