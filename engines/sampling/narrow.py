@@ -41,7 +41,7 @@ class Candidates:
     uniforms: Floats
 
 
-def draw(candidates: Candidates) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def draw(candidates: Candidates) -> tuple[list[int], list[bool]]:
     """Token per row, and which rows' nucleus lay so close to its edge that ``masses`` must be known better before it is trusted."""
     order = -np.sort(-candidates.values, axis=1)
     kept, unsure = _prefix_lengths(candidates, order)
@@ -55,7 +55,7 @@ def draw(candidates: Candidates) -> tuple[Ints, npt.NDArray[np.bool_]]:
     chosen = np.count_nonzero(cumulative <= candidates.uniforms[:, None] * total, axis=1)
     # Where rounding carries the target to the total itself, the last token with weight is meant.
     chosen = np.minimum(chosen, np.count_nonzero(cumulative < total, axis=1))
-    return candidates.ids[rows, chosen], unsure
+    return candidates.ids[rows, chosen].tolist(), unsure.tolist()
 
 
 def _weights(candidates: Candidates, values: npt.NDArray[np.float32]) -> Floats:

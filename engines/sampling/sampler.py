@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.contract import PlanError, SequenceSpec, StepError
-from engines.sampling.batch import draw_rows
+from engines.sampling.batch import RandomRow, draw_rows
 from engines.sampling.checks import require_distributions
 from engines.sampling.constraint import Constraint
 from engines.sampling.logprobs import Top, log_normaliser, top_logprobs
 from engines.sampling.params import SamplingParams
+from engines.sampling.philox import Purpose, uniforms
 from engines.sampling.thresholds import Logits
 
 
@@ -78,12 +79,33 @@ class Sampler:
         likeliest = logits.argmax(axis=1)
         require_distributions(logits[np.arange(len(states)), likeliest], sequences)
         masked, likeliest = _mask(logits, likeliest, states)
-        tokens: list[int] = draw_rows(masked, likeliest, states, positions, self._scratch).tolist()
+        tokens: list[int] = likeliest.tolist()
+        self._draw_random(masked, states, positions, tokens)
         for row, state in enumerate(states):
             if state.constraint is not None:
                 state.constraint.advance(tokens[row])
         asked = {row: state.params.logprobs for row, state in enumerate(states) if state.params.logprobs is not None}
         return Draws(tokens, {row: self._logprob(logits[row], tokens[row], top) for row, top in asked.items()})
+
+    def _draw_random(
+        self, logits: Logits, states: Sequence[SequenceState], positions: Sequence[int], tokens: list[int]
+    ) -> None:
+        """Put a drawn token in the place of the likeliest one, wherever the sequence is not greedy."""
+        places = [place for place, state in enumerate(states) if not state.greedy]
+        if not places:
+            return
+        numbers = uniforms(
+            np.array([states[place].params.seed for place in places], np.uint64),
+            np.array([states[place].index for place in places], np.uint64),
+            np.array([positions[place] for place in places], np.uint64),
+            Purpose.TOKEN,
+        ).tolist()
+        rows = [
+            RandomRow(logits[place], logits[place, tokens[place]], states[place].params, number)
+            for place, number in zip(places, numbers, strict=True)
+        ]
+        for place, token in zip(places, draw_rows(rows, self._scratch), strict=True):
+            tokens[place] = token
 
     def score(
         self, sequence: int, logits: Logits, targets: Sequence[int], top: int = 0

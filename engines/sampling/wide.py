@@ -91,7 +91,8 @@ def _keep(values: Logits, weights: Weights64, cut: np.float32, ties: int) -> Non
 
 
 def prefix_by_mass(values: Logits, masses: Weights64, target: float) -> tuple[np.float32, int]:
-    """The shortest prefix, in descending order of values, whose masses sum to ``target``: its least value, and how many at it.
+    """The shortest prefix, in descending order of values, whose masses sum to ``target``, or all where they do not: its least value,
+    and how many at it.
 
     A weighted selection by histograms: the bin in which the prefix ends is split again until it is small enough to sort, or one value.
     Linear in what is given, never a sort of it. Values must be finite and at least one.
@@ -104,7 +105,7 @@ def prefix_by_mass(values: Logits, masses: Weights64, target: float) -> tuple[np
         bins = ((high - values.astype(np.float64)) * (_BINS / (high - low))).astype(np.intp)
         np.minimum(bins, _BINS - 1, out=bins)
         cumulative = above + np.cumsum(np.bincount(bins, masses, _BINS))
-        end = int(np.searchsorted(cumulative, min(target, float(cumulative[-1])), side="left"))
+        end = min(int(np.searchsorted(cumulative, target, side="left")), int(bins.max()))
         if end:
             above = float(cumulative[end - 1])
         inside = np.flatnonzero(bins == end)
