@@ -1,0 +1,202 @@
+"""The one thread that drives a step runner, and hands each step's tokens to the streams at once.
+
+A turn of the loop, with step N just finished::
+
+    apply(N) ─ first tokens? hand over ─ commands ─ plan(N+1) ─ start(N+1) ─ hand over ─ draft(N+2) ─ wait for N+1
+
+What lies between one step's end and the next one's start is kept short: tokens that are not somebody's first go out
+while the next step runs, and the next decode rows are drafted then, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from engines.contract import EngineDeadError, EngineError, StepHandle, StepPlan, StepRunner
+from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest, TokensEvent
+from server.engine_life import EngineLife
+from server.engine_stats import Snapshot, engine_stats
+from server.inbox import Cancel, Inbox, Stop, Submit
+from server.pulse import Pulse
+from server.scheduling.admission import Admission, Backlog
+from server.scheduling.batcher import Batcher
+
+log = structlog.get_logger(__name__)
+
+MAX_STEP_FAILURES = 3
+"""Failed steps in a row after which the engine counts as dead: one bad step may be one bad request, three are not."""
+
+IDLE_BEAT = 1.0
+"""Seconds: an idle loop turns at least this often, so that a heartbeat older than a few seconds means trouble."""
+
+
+class StepEngine:
+    """Implements :class:`server.engine.Engine` over a step runner and our own batcher."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        batcher: Batcher,
+        admission: Admission,
+        info: EngineInfo,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._batcher = batcher
+        self._admission = admission
+        self._info = info
+        self._clock = clock
+        self._inbox = Inbox()
+        self._life = EngineLife()
+        self._pulse = Pulse(clock)
+        self._deliver: Deliver = _refuse
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._failures = 0
+        self._taken_requests = self._taken_tokens = 0
+        self._held: list[Event] = []
+        """Events of the last step that go out once the next step runs."""
+        self._snapshot = Snapshot(batcher.stats(), 0, 0)
+        """What other threads see of the batcher: replaced as a whole, once a turn."""
+
+    # ------------------------------------------------------------------ any thread
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def start(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest) -> None:
+        self._admission.check(len(request.prompt), self._backlog())
+        self._life.enter(request)
+        self._inbox.put(Submit(request))
+
+    def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        self._inbox.put(Cancel(request, reason))
+
+    def stop(self, request: int, sequence: int, after_token: int) -> None:
+        self._inbox.put(Stop(request, sequence, after_token))
+
+    def stats(self) -> EngineStats:
+        return engine_stats(self._snapshot, self._life, self._pulse)
+
+    def close(self, timeout: float) -> None:
+        self._closing = True
+        self._inbox.poke()
+        if self._thread is None:
+            self._runner.close()
+            return
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            log.warning("engine_thread_still_running", timeout_seconds=timeout)
+
+    def _backlog(self) -> Backlog:
+        stats = self.stats()
+        rate = stats.computed_tokens / stats.engine_seconds if stats.engine_seconds else 0.0
+        return Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate)
+
+    # ------------------------------------------------------------------ the engine thread
+
+    def _run(self) -> None:
+        reason, because = FinishReason.ENGINE_FAILED, "the engine has died; the server is about to exit"
+        try:
+            while not self._closing:
+                self._turn()
+            reason, because = FinishReason.CANCELLED, "the server is shutting down"
+        except Exception:
+            log.exception("engine_died")
+        finally:
+            self._deliver(self._life.end_all(reason, because, self._clock()))
+            self._runner.close()
+
+    def _turn(self) -> None:
+        self._take_commands()
+        plan = self._plan()
+        handle = None if plan is None else self._start(plan)
+        self._hand_over(self._held + self._batcher.collect())
+        self._held = []
+        self._snapshot = Snapshot(self._batcher.stats(), self._taken_requests, self._taken_tokens)
+        if plan is None:
+            self._sleep()
+        elif handle is not None:
+            self._batcher.draft()
+            self._finish(plan, handle)
+
+    def _take_commands(self) -> None:
+        for command in self._inbox.take():
+            if type(command) is Submit:
+                self._batcher.add(command.request, self._clock())
+                self._taken_requests += 1
+                self._taken_tokens += len(command.request.prompt)
+            elif type(command) is Cancel:
+                self._batcher.cancel(command.request, command.reason)
+            elif type(command) is Stop:
+                self._batcher.stop(command.request, command.sequence, command.after_token)
+
+    def _plan(self) -> StepPlan | None:
+        started = time.perf_counter()
+        plan = self._batcher.plan(self._clock())
+        self._pulse.plan_seconds += time.perf_counter() - started
+        return plan
+
+    def _start(self, plan: StepPlan) -> StepHandle | None:
+        self._pulse.step_started()
+        try:
+            return self._runner.start(plan)
+        except EngineDeadError:
+            raise
+        except EngineError as error:
+            self._failed(plan, error, started=False)
+            return None
+
+    def _finish(self, plan: StepPlan, handle: StepHandle) -> None:
+        try:
+            result = handle.result()
+        except EngineDeadError:
+            raise
+        except EngineError as error:
+            self._failed(plan, error, started=True)
+            return
+        self._failures = 0
+        self._pulse.step_ended(result.engine_seconds, result.sample_seconds)
+        self._batcher.apply(result, self._clock())
+        events = self._batcher.collect()
+        if events and type(events[0]) is TokensEvent and events[0].first:
+            self._hand_over(events)  # somebody waits for the first word: not a microsecond longer
+        else:
+            self._held = events
+
+    def _failed(self, plan: StepPlan, error: EngineError, *, started: bool) -> None:
+        self._pulse.step_failed()
+        self._failures += 1
+        log.error("step_failed", step=plan.step, rows=len(plan.rows), in_a_row=self._failures, exc_info=error)
+        if self._failures >= MAX_STEP_FAILURES:
+            raise EngineDeadError(f"{self._failures} steps in a row failed") from error
+        self._batcher.fail(plan.step, self._clock(), started=started)
+
+    def _hand_over(self, events: list[Event]) -> None:
+        if not events:
+            return
+        began = time.perf_counter()
+        self._life.leave(events)
+        self._deliver(events)
+        self._pulse.deliver_seconds += time.perf_counter() - began
+
+    def _sleep(self) -> None:
+        self._pulse.beat()
+        expiry = self._batcher.next_expiry()
+        timeout = IDLE_BEAT if expiry is None else min(IDLE_BEAT, max(0.0, expiry - self._clock()))
+        self._inbox.wait(timeout)
+
+
+def _refuse(events: list[Event]) -> None:
+    raise EngineDeadError(f"{len(events)} events before start()")

@@ -1,0 +1,50 @@
+"""From what the scheduler, the register and the pulse know, the one snapshot that the server sees."""
+
+from __future__ import annotations
+
+import msgspec
+
+from server.engine import EngineStats
+from server.engine_life import EngineLife
+from server.pulse import Pulse
+from server.scheduling.counters import SchedulingStats
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What the engine thread last published, as one object, so that no reader sees half of a turn."""
+
+    scheduling: SchedulingStats
+    taken_requests: int
+    """Requests that had been taken from the inbox by then."""
+    taken_tokens: int
+
+
+def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineStats:
+    """Any thread. What still lies in the inbox counts as waiting, in the most urgent class, until the loop has looked."""
+    scheduling = snapshot.scheduling
+    interactive, standard, batch = scheduling.waiting_by_class
+    unseen_requests = max(0, life.entered_requests - snapshot.taken_requests) if life.alive else 0
+    unseen_tokens = max(0, life.entered_tokens - snapshot.taken_tokens) if life.alive else 0
+    return EngineStats(
+        alive=life.alive,
+        last_step_age=pulse.age,
+        step_running_for=pulse.running_for,
+        waiting_by_class=(interactive + unseen_requests, standard, batch),
+        waiting_tokens=scheduling.waiting_tokens + unseen_tokens,
+        running=scheduling.running,
+        blocks_free=scheduling.blocks_free,
+        blocks_cached=scheduling.blocks_cached,
+        blocks_in_use=scheduling.blocks_in_use,
+        blocks_quarantined=scheduling.blocks_quarantined,
+        steps=pulse.steps,
+        prompt_tokens=scheduling.prompt_tokens,
+        cached_tokens=scheduling.cached_tokens,
+        computed_tokens=scheduling.computed_tokens,
+        generated_tokens=scheduling.generated_tokens,
+        discarded_tokens=scheduling.discarded_tokens,
+        preemptions=scheduling.preemptions,
+        plan_seconds=pulse.plan_seconds,
+        engine_seconds=pulse.engine_seconds,
+        sample_seconds=pulse.sample_seconds,
+        deliver_seconds=pulse.deliver_seconds,
+    )
