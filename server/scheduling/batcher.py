@@ -52,17 +52,18 @@ class Batcher:
         self._fingerprint = fingerprint
         policies = policies or Policies()
         self._cache = PrefixCache(BlockPool(limits.block_count), limits.block_size, policies.eviction())
-        self._ledger = ledger = Ledger(policies.order)
+        self._ledger: Ledger[Sequence] = Ledger(policies.order)
+        counters = self._ledger.counters
         self._room: WaitingRoom[Sequence] = WaitingRoom()
-        self._seats = Seats(self._cache, self._room, ledger.counters)
+        self._seats = Seats(self._cache, self._room, counters)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
         self._prefills = Prefills(
             config,
             max_step_tokens=limits.max_step_tokens,
             block_size=limits.block_size,
             seats=self._seats,
-            seating=Seating(config, self._cache, self._room, self._seats, ledger.counters),
-            reuse=Reuse(self._cache, config, ledger.counters),
+            seating=Seating(config, self._cache, self._room, self._seats, counters),
+            reuse=Reuse(self._cache, config, counters),
             budget=policies.budget or FixedBudget(config.step_tokens, config.min_prefill_tokens),
             victims=policies.victims,
         )
@@ -84,9 +85,9 @@ class Batcher:
             tokens = token_array(request.prompt)
             kv = SequenceBlocks(self._cache, root, tokens)
             sequence = Sequence(
+                record,
+                index,
                 sequence_id=self._last_sequence,
-                index=index,
-                record=record,
                 tokens=tokens,
                 kv=kv,
                 max_context=self._limits.max_context,
@@ -168,7 +169,7 @@ class Batcher:
             for sequence in flight.chunked:
                 sequence.opened = sequence.opened and sequence.id not in {spec.sequence for spec in flight.opened}
         for sequence in (*flight.sampled, *flight.partial):
-            self._end(sequence, FinishReason.ENGINE_FAILED, now)
+            self._end(sequence, sequence.ending or FinishReason.ENGINE_FAILED, now)
         self._end_marked(now)
         self._cache.pool.complete_step(flight.step)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Generic
+
 from engines.contract import Output
 from server.engine import FinishReason, GenerationRequest, RequestFinished, SequenceFinished, Timings, TokensEvent
 from server.errors import DuplicateRequestError
@@ -10,55 +12,58 @@ from server.scheduling.counters import Counters
 from server.scheduling.deadlines import Deadlines
 from server.scheduling.outbox import Outbox
 from server.scheduling.policies import Order
-from server.scheduling.sequence import RequestRecord, Sequence
+from server.scheduling.record import RequestRecord, S
 
 
-class Ledger:
+class Ledger(Generic[S]):
     """Live requests. A wish (cancel, deadline, stop) is only recorded here; the batcher acts on it between steps, whatever state
     the request is in. ``finish`` is the only writer of a finish reason. Engine thread only."""
 
     __slots__ = ("_arrivals", "_deadlines", "_marked", "_order", "counters", "outbox", "records")
 
     def __init__(self, order: Order) -> None:
-        self.records: dict[int, RequestRecord] = {}
+        self.records: dict[int, RequestRecord[S]] = {}
         self.outbox = Outbox()
         self.counters = Counters()
         self._order = order
         self._deadlines = Deadlines()
-        self._marked: list[RequestRecord] = []
+        self._marked: list[S] = []
         self._arrivals = 0
 
-    def open(self, request: GenerationRequest) -> RequestRecord:
+    def open(self, request: GenerationRequest) -> RequestRecord[S]:
         """Raises DuplicateRequestError."""
         if request.id in self.records:
             raise DuplicateRequestError(f"request {request.id} is alive")
         self._arrivals += 1
-        record = RequestRecord(request, (int(request.priority), self._order.rank(request), self._arrivals))
+        record: RequestRecord[S] = RequestRecord(
+            request, (int(request.priority), self._order.rank(request), self._arrivals)
+        )
         self.records[request.id] = record
         self._deadlines.add(request)
         return record
 
     def cancel(self, request: int, reason: FinishReason) -> None:
-        """Wish for the end of a request. The first wish wins; unknown ids are ignored."""
+        """Wish for the end of a request: of those of its sequences that nobody wished to end before. Unknown ids are ignored."""
         record = self.records.get(request)
-        if record is None or record.ending is not None:
-            return
-        record.ending = reason
-        for sequence in record.sequences:
-            if sequence.ending is None:
-                sequence.ending = reason
-        self._marked.append(record)
+        if record is not None:
+            for sequence in record.sequences:
+                self._mark(sequence, reason)
 
     def stop(self, request: int, index: int, after_token: int) -> None:
         """Wish for the end of a sequence after so many of its output tokens."""
         record = self.records.get(request)
-        if record is None or not 0 <= index < len(record.sequences):
-            return
-        sequence = record.sequences[index]
-        if sequence.ending is None and sequence.finish is None:
-            sequence.ending = FinishReason.STOP_STRING
-            sequence.stop_after = after_token
-            self._marked.append(record)
+        if record is not None and 0 <= index < len(record.sequences):
+            sequence = record.sequences[index]
+            if self._mark(sequence, FinishReason.STOP_STRING):
+                sequence.stop_after = after_token
+
+    def _mark(self, sequence: S, reason: FinishReason) -> bool:
+        """Record a wish; False when it comes too late."""
+        if sequence.ending is not None or sequence.finish is not None:
+            return False
+        sequence.ending = reason
+        self._marked.append(sequence)
+        return True
 
     def expire(self, now: float) -> None:
         """Turn deadlines that have come into wishes."""
@@ -68,14 +73,14 @@ class Ledger:
     def next_expiry(self) -> float | None:
         return self._deadlines.next()
 
-    def take_marked(self) -> list[Sequence]:
-        """The sequences that somebody wished to end and that have not ended; forgets them."""
+    def take_marked(self) -> list[S]:
+        """The sequences that somebody wished to end and that have not ended otherwise since; forgets them."""
         if not self._marked:
             return []
         marked, self._marked = self._marked, []
-        return [s for record in marked for s in record.sequences if s.ending is not None and s.finish is None]
+        return [sequence for sequence in marked if sequence.finish is None]
 
-    def first_token(self, sequence: Sequence, output: Output, now: float) -> None:
+    def first_token(self, sequence: S, output: Output, now: float) -> None:
         """Deliver a sequence's first token."""
         sequence.fresh = False
         self.outbox.first_tokens.append(
@@ -86,10 +91,12 @@ class Ledger:
             record.first_token_at = now
             self._deadlines.first_token(sequence.request)
 
-    def finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
+    def finish(self, sequence: S, reason: FinishReason, now: float) -> None:
         """End a sequence that holds neither seat nor place any more, and its request with the last of them."""
         if sequence.finish is not None or sequence.seated or sequence.queued:
-            raise IntegrityError(f"sequence {sequence.id} ends twice or too early: {sequence.finish}, then {reason}")
+            raise IntegrityError(
+                f"request {sequence.request}: a sequence ends twice or too early: {sequence.finish}, then {reason}"
+            )
         sequence.finish = reason
         record = sequence.record
         counted, late = sequence.generated, sequence.discarded
@@ -101,9 +108,10 @@ class Ledger:
             self.outbox.finishes.append(SequenceFinished(sequence.request, sequence.index, reason, counted, late))
         record.unfinished -= 1
         if record.unfinished == 0:
-            self._close(record, record.ending or reason, now)
+            self._close(record, reason, now)
 
-    def _close(self, record: RequestRecord, reason: FinishReason, now: float) -> None:
+    def _close(self, record: RequestRecord[Any], reason: FinishReason, now: float) -> None:
+        """The last of its sequences has finished, and says why."""
         request = record.request
         del self.records[request.id]
         self._deadlines.remove(request.id)

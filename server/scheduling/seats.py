@@ -68,9 +68,10 @@ class Seats:
                 )
             if not sequence.seated or sequence.queued or sequence.finish is not None:
                 raise IntegrityError(f"sequence {sequence.id} runs, yet is queued or finished")
-            if (sequence.scheduled < total) != (sequence.id in self.prefilling) and sequence.scheduled < total - 1:
+            left = total - sequence.scheduled
+            if left < 1 if sequence.id in self.prefilling else left > 1:
                 raise IntegrityError(
-                    f"sequence {sequence.id} has {total - sequence.scheduled} tokens left, not prefilling"
+                    f"sequence {sequence.id}: {left} tokens left to schedule, in the wrong set for that"
                 )
         if not self.prefilling.keys() <= self.running.keys():
             raise IntegrityError("a sequence prefills without a seat")

@@ -1,0 +1,94 @@
+"""A request and its sequences as every scheduler knows them, whatever kind of engine runs them."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from server.engine import FinishReason, GenerationRequest
+
+Key = tuple[int, float, int]
+"""(class, rank within it, arrival number): who goes first, fixed when the request is queued. Lower goes first; never equal."""
+
+
+S = TypeVar("S", bound="SequenceRecord")
+
+
+class RequestRecord(Generic[S]):
+    """One live request: what outlives any single sequence of it. Written by the ledger and, where noted, by others."""
+
+    __slots__ = (
+        "cached_tokens",
+        "first_token_at",
+        "key",
+        "planned_at",
+        "preemptions",
+        "request",
+        "sequences",
+        "unfinished",
+    )
+
+    def __init__(self, request: GenerationRequest, key: Key) -> None:
+        self.request = request
+        self.key = key
+        self.sequences: list[S] = []
+        self.unfinished = 0
+        """Sequences that have not finished. 0 = the request is over."""
+        self.planned_at: float | None = None
+        """When the first step that ran part of the prompt was planned, or the request was handed to the executor (whoever did it)."""
+        self.first_token_at: float | None = None
+        self.cached_tokens = 0
+        """Prompt tokens taken from the prefix cache before the first token, until a preemption (whoever looked)."""
+        self.preemptions = 0
+        """How often one of its sequences was set aside (the seats)."""
+
+
+class SequenceRecord:
+    """One sequence's way from the waiting room to its one finish."""
+
+    __slots__ = (
+        "discarded",
+        "ending",
+        "finish",
+        "fresh",
+        "index",
+        "key",
+        "opened",
+        "queued",
+        "record",
+        "request",
+        "seated",
+        "stop_after",
+    )
+
+    def __init__(self, record: RequestRecord[Any], index: int) -> None:
+        self.record = record
+        self.request = record.request.id
+        self.index = index
+        """Which of the request's n sequences."""
+        self.key = (*record.key, index)
+        self.queued = False
+        """In the waiting room."""
+        self.seated = False
+        """Holds a seat and perhaps blocks. Neither queued nor seated = finished."""
+        self.opened = False
+        """The engine was told of it."""
+        self.fresh = True
+        """No token drawn yet."""
+        self.ending: FinishReason | None = None
+        """The wish to end it; the first wins, and tokens that arrive after it are discarded."""
+        self.stop_after: int | None = None
+        """Output tokens that count, where the text stage said stop."""
+        self.discarded = 0
+        """Tokens thrown away so far."""
+        self.finish: FinishReason | None = None
+        """Set once, by the ledger."""
+
+    @property
+    def generated(self) -> int:
+        """Output tokens delivered."""
+        raise NotImplementedError
+
+    @property
+    def waiting_work(self) -> int:
+        """Tokens to compute before its next token."""
+        raise NotImplementedError
