@@ -35,10 +35,13 @@ def _draws(staged: StagedStep, states: Words, sequences: Mapping[int, OpenSequen
 
 
 def _sampled(row: Row, drawn: Sequence[Drawn]) -> Output:
-    tokens = tuple(one.token for one in drawn)
     logprobs = tuple(one.logprob for one in drawn if one.logprob is not None)
+    top = tuple(one.top for one in drawn)
     return Output(
-        sequence=row.sequence, tokens=tokens, logprobs=logprobs, top=tuple(one.top for one in drawn) if logprobs else ()
+        sequence=row.sequence,
+        tokens=tuple(one.token for one in drawn),
+        logprobs=logprobs,
+        top=top if any(top) else (),
     )
 
 
