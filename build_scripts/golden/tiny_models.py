@@ -189,7 +189,9 @@ def tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> Floats:
         spread = 0.3 if "norm" in name else 0.5
         return np.asarray(centre + spread * values, dtype=np.float32)
     if "embed_tokens" in name:
-        return np.asarray(values, dtype=np.float32)
+        # Tied embeddings are the head as well: kept small, so that the logits stay where float32 is precise.
+        spread = 0.3 if model.config["tie_word_embeddings"] else 1.0
+        return np.asarray(spread * values, dtype=np.float32)
     gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "lm_head")) else 1.2
     return np.asarray(gain * values / np.sqrt(shape[1]), dtype=np.float32)
 
