@@ -11,6 +11,7 @@ import openvino as ov
 
 from build_scripts.decoder import Decoder
 from build_scripts.graph import RECIPE, build_graph
+from build_scripts.rope import Rope
 from build_scripts.weights import Dense, Floats, Weight
 from engines.manifest import (
     MANIFEST_NAME,
@@ -34,7 +35,8 @@ DECODER = Decoder(
     vocab_size=512,
     max_context=512,
     norm_epsilon=1e-5,
-    rope_theta=10000.0,
+    rope=Rope(theta=10000.0, dims=32),
+    attention_scale=32**-0.5,
     tied_embeddings=False,
 )
 
