@@ -130,11 +130,11 @@ class SimulatedStepRunner:
 
     def _read(self, plan: StepPlan, staged: StagedStep, sequences: dict[int, OpenSequence]) -> Readback:
         table = through_copies(staged.table, plan.copies)
-        if self._paranoid:
-            check_cells(staged, table, self._memory)
         read = read_back(staged, table, self._memory)
         if self._strict:
             check_histories(staged, table, read, self._memory, sequences)
+        if self._paranoid:
+            check_cells(staged, table, self._memory)
         return read
 
     def _commit(self, plan: StepPlan, sequences: dict[int, OpenSequence]) -> None:

@@ -39,7 +39,7 @@ def make_runner(
         blocks=64,
         block_size=BLOCK,
         max_rows=8,
-        max_step_tokens=64,
+        max_step_tokens=128,
         max_context=128,
         cost=cost,
         clock=clock or VirtualClock(),
