@@ -47,13 +47,15 @@ class StreamRegistry:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, request: GenerationRequest, texts: Sequence[TextStage]) -> Stream:
+    def open(self, request: GenerationRequest, texts: Sequence[TextStage], observer: Observer | None = None) -> Stream:
         """Submit a request and open its stream. Raises what Engine.submit raises; then nothing was opened.
+
+        ``observer`` is told of this stream instead of the registry's own.
 
         Events come through the event loop, so none can arrive before this returns.
         """
         outputs = [SequenceOutput(index, text) for index, text in enumerate(texts)]
-        stream = Stream(request, outputs, self._engine, self._observer, self._clock)
+        stream = Stream(request, outputs, self._engine, observer or self._observer, self._clock)
         self._engine.submit(request)
         self._streams[request.id] = stream
         self._readers += 1
@@ -107,7 +109,7 @@ class StreamRegistry:
 
     def _settle(self, stream: Stream) -> None:
         if stream.left and stream.finished is not None and self._streams.pop(stream.request.id, None) is not None:
-            self._observer.settled(stream)
+            stream.observer.settled(stream)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the books do not balance."""

@@ -52,6 +52,19 @@ class Observer(Protocol):
         ...
 
 
+class Unobserved:
+    """The observer of streams that are no request of anybody's: the server's own warm-up."""
+
+    def first_delta(self, request: GenerationRequest, seconds: float) -> None:
+        pass
+
+    def next_delta(self, request: GenerationRequest, seconds_per_token: float) -> None:
+        pass
+
+    def settled(self, stream: Stream) -> None:
+        pass
+
+
 class Stream:
     """One request's way from the engine to its reader. Event loop only.
 
@@ -74,7 +87,7 @@ class Stream:
         """Why the reader gets a status instead of an end."""
         self.left = False
         self._engine = engine
-        self._observer = observer
+        self.observer = observer
         self._clock = clock
         self._mail: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -216,11 +229,11 @@ class Stream:
     def _observe(self, deltas: list[Delta]) -> None:
         now = self._clock()
         if self._last_delta is None:
-            self._observer.first_delta(self.request, now - self.request.arrival)
+            self.observer.first_delta(self.request, now - self.request.arrival)
         else:
             tokens = sum(len(delta.tokens) for delta in deltas)
             if tokens:
-                self._observer.next_delta(self.request, (now - self._last_delta) / tokens)
+                self.observer.next_delta(self.request, (now - self._last_delta) / tokens)
         self._last_delta = now
 
 

@@ -13,7 +13,7 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationServicer
 from server.engine import EngineInfo, FinishReason, PriorityClass
 from server.errors import InternalError, InvalidRequestError, ReaderStalledError, ServerError
-from server.readiness import Readiness, Slot
+from server.readiness import Readiness, Slot, State
 from server.rpc.context import CallContext
 from server.rpc.limits import RequestLimits
 from server.rpc.messages import delta_message, final_message
@@ -21,7 +21,7 @@ from server.rpc.prompt_reader import PromptReader
 from server.rpc.prompts import check_ids, check_prompt
 from server.rpc.validation import Checked, check
 from server.stream_registry import StreamRegistry
-from server.streams import Stream, departure
+from server.streams import Stream, Unobserved, departure
 from server.telemetry.requests import RequestTelemetry
 from server.text.output import OutputText
 from server.text.tokenizer import TextTokenizer
@@ -92,11 +92,14 @@ class GenerationService(GenerationServicer):
     async def _open(self, request: pb.GenerateRequest, context: CallContext, arrival: float) -> Stream:
         """Validate, tokenize, validate the rest, submit. Until here a refusal has cost the engine nothing."""
         remaining = context.time_remaining()
-        self._require_open(context)
+        is_warm_up = self._is_warm_up(context)
+        if not is_warm_up:
+            self._readiness.require_open()
         parts = self._parts.get()
         checked = check(request, parts.limits)
         ids = await parts.prompts.read(checked.prompt)
-        self._require_open(context)  # a drain may have begun meanwhile
+        if not is_warm_up:
+            self._readiness.require_open()  # a drain may have begun meanwhile
         final = checked.build(
             ids,
             parts.limits,
@@ -106,7 +109,7 @@ class GenerationService(GenerationServicer):
             deadline=None if remaining is None else arrival + remaining,
         )
         texts = [_output_text(parts, checked, final.prompt) for _ in range(final.n)]
-        return parts.registry.open(final, texts)
+        return parts.registry.open(final, texts, Unobserved() if is_warm_up else None)
 
     async def _serve(self, stream: Stream, context: CallContext) -> None:
         registry = self._parts.get().registry
@@ -137,10 +140,12 @@ class GenerationService(GenerationServicer):
         if stream.finished is not None:
             await context.write(final_message(stream, stream.finished))
 
-    def _require_open(self, context: CallContext) -> None:
-        metadata = dict(context.invocation_metadata() or ()) if not self._readiness.ready else {}
-        if not hmac.compare_digest(str(metadata.get(WARM_UP_KEY, "")), self._warm_up_secret):
-            self._readiness.require_open()
+    def _is_warm_up(self, context: CallContext) -> bool:
+        """Only while nobody else is let in, and only with the secret that this process drew at its start."""
+        if self._readiness.state is not State.STARTING:
+            return False
+        given = dict(context.invocation_metadata() or ()).get(WARM_UP_KEY, "")
+        return hmac.compare_digest(str(given).encode(), self._warm_up_secret.encode())
 
 
 def _output_text(parts: GenerationParts, checked: Checked, prompt: tuple[int, ...]) -> OutputText:

@@ -21,6 +21,7 @@ from server.config import Config
 from server.config_sources import load_config
 from server.phases import Phases
 from server.readiness import State
+from server.telemetry.logging import configure_logging
 from server.text.chat import ChatTemplate
 from server.text.tokenizer import TextTokenizer
 from tests.fakes.fake_engine import FakeEngine
@@ -83,7 +84,9 @@ async def running(
     def load(config: Config, phases: Phases) -> LoadedModel:
         return loaded(engine, template=template)
 
-    app = App(configure(**flags), load)
+    config = configure(**flags)
+    configure_logging(config.telemetry)
+    app = App(config, load)
     over = asyncio.create_task(app.run())
     while not app.readiness.ready:
         if over.done():
@@ -96,7 +99,7 @@ async def running(
     await over
 
 
-def request(text: str = "Say something", **fields: Any) -> pb.GenerateRequest:  # noqa: ANN401 - whatever the message takes
+def request(text: str = "Say something", **fields: Any) -> pb.GenerateRequest:
     return pb.GenerateRequest(prompt=pb.Prompt(text=text), **fields)
 
 

@@ -98,7 +98,7 @@ class Counting(list[int]):
 
     followed = 0
 
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:  # noqa: ANN401 - as list declares it
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
         self.followed += 1
         return super().__getitem__(index)
 

@@ -1,0 +1,103 @@
+"""Whatever a handler does, the client gets a status, and no text that was not meant for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from server.errors import DeadlineError
+from server.rpc.interceptors import CallGuard
+
+SECRET = "the secret inside"
+
+
+async def cancel_itself(_: bytes, context: Any) -> bytes:
+    raise asyncio.CancelledError
+
+
+async def leak(_: bytes, context: Any) -> bytes:
+    raise ValueError(SECRET)
+
+
+async def fail_in_words(_: bytes, context: Any) -> bytes:
+    raise DeadlineError("late")
+
+
+async def abort_itself(_: bytes, context: Any) -> bytes:
+    await context.abort(grpc.StatusCode.NOT_FOUND, "nowhere")
+    return b""
+
+
+async def leak_midway(_: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield b"one"
+    raise ValueError(SECRET)
+
+
+async def cancel_midway(_: bytes, context: Any) -> None:
+    await context.write(b"one")
+    raise asyncio.CancelledError
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    handler.__name__: handler
+    for handler in (cancel_itself, leak, fail_in_words, abort_itself, leak_midway, cancel_midway)
+}
+STREAMS = {"leak_midway", "cancel_midway"}
+
+
+async def ask(method: str) -> tuple[grpc.StatusCode, str, list[tuple[str, str]], int]:
+    counted: list[tuple[str, str]] = []
+    server = grpc.aio.server(interceptors=[CallGuard(lambda *call: counted.append(call))])
+    kind = grpc.unary_stream_rpc_method_handler if method in STREAMS else grpc.unary_unary_rpc_method_handler
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {method: kind(HANDLERS[method])}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    messages = 0
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_stream(f"/t.T/{method}")(b"", timeout=10)
+        try:
+            async for _ in call:
+                messages += 1
+        except grpc.aio.AioRpcError as error:
+            code, details = error.code(), error.details()
+        else:
+            raise AssertionError(f"{method} ended well")
+    await server.stop(None)
+    return code, details, counted, messages
+
+
+@pytest.mark.parametrize("method", ["leak", "leak_midway"])
+async def test_an_unknown_exception_becomes_an_id(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, details, counted, messages = await ask(method)
+    assert code is grpc.StatusCode.INTERNAL
+    assert SECRET not in details
+    assert messages == (method in STREAMS)
+    assert counted == [(f"/t.T/{method}", "INTERNAL")]
+    error_id = details.split()[2].rstrip(";")
+    out, err = capfd.readouterr()
+    assert error_id in out + err
+    assert SECRET in out + err
+
+
+@pytest.mark.parametrize("method", ["cancel_itself", "cancel_midway"])
+async def test_a_cancelled_handler_never_hangs_its_client_case_D10_D14(method: str) -> None:
+    code, _, counted, _ = await ask(method)
+    assert code is grpc.StatusCode.CANCELLED
+    assert counted == [(f"/t.T/{method}", "CANCELLED")]
+
+
+async def test_known_errors_and_aborts_keep_their_words() -> None:
+    assert (await ask("fail_in_words"))[:3] == (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "late",
+        [("/t.T/fail_in_words", "DEADLINE_EXCEEDED")],
+    )
+    assert (await ask("abort_itself"))[:3] == (
+        grpc.StatusCode.NOT_FOUND,
+        "nowhere",
+        [("/t.T/abort_itself", "NOT_FOUND")],
+    )

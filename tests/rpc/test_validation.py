@@ -1,0 +1,185 @@
+"""Every violation names its field, its limit and the value given; nothing of it reaches the engine."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from engines.sampling.params import SamplingParams
+from protos.firsttoken.v1 import generation_pb2 as pb
+from server.engine import GenerationRequest, PriorityClass
+from server.errors import InvalidRequestError, NotBuiltError
+from server.rpc.limits import RequestLimits, request_limits
+from server.rpc.validation import check
+from tests.fakes.fake_engine import FakeEngine
+from tests.fakes.running import collect, configure, request, running
+
+LIMITS: RequestLimits = request_limits(configure(), FakeEngine().info)
+NAN = float("nan")
+
+
+def ids(*values: int, **fields: object) -> pb.GenerateRequest:
+    message = pb.GenerateRequest(prompt=pb.Prompt(token_ids=pb.TokenIds(ids=values)))
+    message.MergeFrom(pb.GenerateRequest(**fields))  # type: ignore[arg-type]  # whatever the message takes
+    return message
+
+
+def turns(*messages: pb.Message) -> pb.GenerateRequest:
+    return pb.GenerateRequest(prompt=pb.Prompt(messages=pb.Messages(messages=messages)))
+
+
+def sampling(**fields: float) -> pb.GenerateRequest:
+    return request(sampling=pb.Sampling(**fields))  # type: ignore[arg-type]  # as above
+
+
+# (request, field, what the text must hold: limits and the value)
+VIOLATIONS: list[tuple[str, pb.GenerateRequest, str, tuple[str, ...]]] = [
+    ("no prompt", pb.GenerateRequest(), "prompt", ("required", "text", "token_ids", "messages")),
+    ("unset kind", pb.GenerateRequest(prompt=pb.Prompt()), "prompt", ("required",)),
+    ("empty text", request(""), "prompt.text", ("empty",)),
+    ("no ids", ids(), "prompt.token_ids", ("at least 1", "0")),
+    ("negative id", ids(1, -7), "prompt.token_ids.ids[1]", ("0", "258", "-7")),
+    ("id beyond the vocabulary", ids(259), "prompt.token_ids.ids[0]", ("258", "259")),
+    ("too many ids", ids(*[1] * 512), "prompt.token_ids", ("511", "512")),
+    ("too long a text", request("x" * 600), "prompt.text", ("511", "600")),
+    ("no messages", turns(), "prompt.messages", ("at least 1", "0")),
+    ("no role", turns(pb.Message(content="x")), "prompt.messages.messages[0].role", ("empty",)),
+    ("negative max_tokens", request(max_tokens=-1), "max_tokens", ("from 0 to 511", "-1")),
+    ("huge max_tokens", request(max_tokens=2**31 - 1), "max_tokens", ("511", "2147483647")),
+    ("no room for max_tokens", request("x" * 12, max_tokens=501), "max_tokens", ("500", "501", "12", "512")),
+    ("temperature NaN", sampling(temperature=NAN), "sampling.temperature", ("0 to 100", "nan")),
+    ("temperature below", sampling(temperature=-0.5), "sampling.temperature", ("0 to 100", "-0.5")),
+    ("temperature above", sampling(temperature=101), "sampling.temperature", ("0 to 100", "101")),
+    ("temperature infinite", sampling(temperature=float("inf")), "sampling.temperature", ("100", "inf")),
+    ("top_k negative", request(sampling=pb.Sampling(top_k=-1)), "sampling.top_k", ("at least 0", "-1")),
+    ("top_p zero", sampling(top_p=0), "sampling.top_p", ("above 0", "at most 1", "0")),
+    ("top_p above", sampling(top_p=1.5), "sampling.top_p", ("1.5",)),
+    ("top_p NaN", sampling(top_p=NAN), "sampling.top_p", ("nan",)),
+    ("min_p negative", sampling(min_p=-1), "sampling.min_p", ("0 to 1", "-1")),
+    ("min_p NaN", sampling(min_p=NAN), "sampling.min_p", ("nan",)),
+    ("stop strings", request(stop=pb.Stop(strings=["x"] * 17)), "stop.strings", ("16", "17")),
+    ("empty stop string", request(stop=pb.Stop(strings=["x", ""])), "stop.strings[1]", ("1 to 1024", "0")),
+    ("long stop string", request(stop=pb.Stop(strings=["é" * 513])), "stop.strings[0]", ("1024", "1026")),
+    ("stop ids", request(stop=pb.Stop(token_ids=[1] * 65)), "stop.token_ids", ("64", "65")),
+    ("stop id unknown", request(stop=pb.Stop(token_ids=[0, 300])), "stop.token_ids[1]", ("258", "300")),
+    ("stop id negative", request(stop=pb.Stop(token_ids=[-1])), "stop.token_ids[0]", ("258", "-1")),
+    ("unknown priority", request(priority=99), "priority", ("PRIORITY_BATCH", "99")),  # an open enum takes it
+    ("long salt", request(cache_salt="s" * 257), "cache_salt", ("256", "257")),
+    ("no ttft_deadline", request(ttft_deadline=Duration()), "ttft_deadline", ("above 0", "0 s")),
+    ("past ttft_deadline", request(ttft_deadline=Duration(seconds=-1)), "ttft_deadline", ("above 0", "-1 s")),
+    ("model", request(model="other"), "model", ("not built",)),
+    ("request_id", request(request_id="mine"), "request_id", ("not built",)),
+    ("adapter", request(adapter="lora"), "adapter", ("not built",)),
+    ("n", request(n=2), "n", ("not built",)),
+    ("n of 0", request(n=0), "n", ("not built",)),
+    ("guide", request(guide=pb.Guide()), "guide", ("not built",)),
+    ("logprobs", request(logprobs=pb.Logprobs()), "logprobs", ("not built",)),
+]
+
+
+async def test_every_violation_is_invalid_argument_and_the_server_serves_on_case_M1_M2_M6_M7_M9() -> None:
+    async with running() as server:
+        for name, message, field, parts in VIOLATIONS:
+            call = server.generation.Generate(message)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await collect(call)
+            error = caught.value
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, name
+            status = await rpc_status.aio.from_call(call)
+            info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+            assert status.details[0].Unpack(info), name
+            assert status.details[1].Unpack(bad), name
+            assert info.reason in ("INVALID_REQUEST", "NOT_BUILT"), name
+            assert [violation.field for violation in bad.field_violations] == [field], name
+            text = error.details()
+            assert text.startswith(f"{field}: "), (name, text)
+            assert all(part in text for part in parts), (name, text)
+        assert len(server.engine.submitted) == 1  # the warm-up alone
+        await collect(server.generation.Generate(request(max_tokens=1)))
+        samples = await server.metrics()
+        assert samples["firsttoken_requests_total{class=interactive,outcome=invalid}"] == len(VIOLATIONS)
+
+
+async def test_the_boundary_itself_is_accepted_case_M4() -> None:
+    async with running() as server:
+        _, _, final = await collect(server.generation.Generate(request("x" * 511, max_tokens=1)))
+        assert final.usage.prompt_tokens + final.usage.completion_tokens == 512
+        _, _, final = await collect(server.generation.Generate(ids(*[258] * 12, max_tokens=500)))
+        assert final.usage.completion_tokens == 500
+
+
+async def test_unset_max_tokens_is_the_default_or_what_the_context_leaves() -> None:
+    async with running(limits__default_max_tokens=20) as server:
+        _, _, final = await collect(server.generation.Generate(request()))
+        assert final.usage.completion_tokens == 20
+        _, _, final = await collect(server.generation.Generate(request("x" * 505)))
+        assert final.usage.completion_tokens == 7
+
+
+async def test_zero_max_tokens_computes_the_prompt_and_returns_no_token() -> None:
+    async with running() as server:
+        tokens, text, final = await collect(server.generation.Generate(request(max_tokens=0)))
+        assert (tokens, text, final.finish_reason) == ([], "", pb.FINISH_REASON_LENGTH)
+
+
+def build(message: pb.GenerateRequest) -> GenerationRequest:
+    return check(message, LIMITS).build([1, 2], LIMITS, request_id=9, end_ids=(256,), arrival=50.0, deadline=60.0)
+
+
+def test_what_is_valid_reaches_the_engine_as_it_was_given() -> None:
+    built = build(
+        request(
+            max_tokens=7,
+            sampling=pb.Sampling(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=2**64 - 1),
+            stop=pb.Stop(token_ids=[5, 6, 5]),
+            priority=pb.PRIORITY_BATCH,
+            cache_salt="tenant é",
+            ttft_deadline=Duration(seconds=1, nanos=500_000_000),
+            n=1,
+        )
+    )
+    assert built == GenerationRequest(
+        id=9,
+        prompt=(1, 2),
+        max_tokens=7,
+        sampling=SamplingParams(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=2**64 - 1),
+        end_ids=(256,),
+        stop_ids=(5, 6),
+        priority=PriorityClass.BATCH,
+        tenant="",
+        cache_salt="tenant é".encode(),
+        arrival=50.0,
+        deadline=60.0,
+        ttft_deadline=51.5,
+    )
+
+
+def test_unset_sampling_is_greedy_and_a_seed_is_drawn_where_it_matters() -> None:
+    first, second = build(request()).sampling, build(request()).sampling
+    assert (first.temperature, first.top_k, first.top_p, first.min_p) == (0.0, 0, 1.0, 0.0)
+    assert first.seed != second.seed
+    assert 0 <= first.seed < 2**64
+
+
+def test_unbuilt_fields_are_of_their_own_kind_and_all_of_them_are_refused() -> None:
+    unbuilt = {field for name, _, field, parts in VIOLATIONS if parts == ("not built",)}
+    comments = {"model", "request_id", "adapter", "n", "guide", "logprobs"}
+    assert unbuilt == comments
+    with pytest.raises(NotBuiltError):
+        check(request(model="x"), LIMITS)
+
+
+@pytest.mark.parametrize("stop", [["\ud7ff"], ["x" * 1024], ["a", "b"] * 8])
+def test_stop_strings_at_their_limits_are_accepted(stop: list[str]) -> None:
+    assert check(request(stop=pb.Stop(strings=stop)), LIMITS).stop_strings.firsts == {string[0] for string in stop}
+
+
+def test_a_priority_is_never_guessed() -> None:
+    expected = {0: 0, 1: 0, 2: 1, 3: 2}
+    for value, priority in expected.items():
+        assert check(request(priority=value), LIMITS).priority == priority
+    with pytest.raises(InvalidRequestError):
+        check(request(priority=4), LIMITS)
