@@ -20,9 +20,7 @@ def configure_logging(config: TelemetryConfig) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Processor] = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
-    if console:
-        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    last = _console() if console else _json()
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -36,3 +34,16 @@ def configure_logging(config: TelemetryConfig) -> None:
         )
     )
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+
+
+# Tracebacks never show local variables: among them are the prompts of whoever was served just then.
+
+
+def _json() -> list[Processor]:
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
+
+
+def _console() -> list[Processor]:
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]

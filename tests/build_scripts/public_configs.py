@@ -10,7 +10,7 @@ from typing import Any
 Config = dict[str, Any]
 
 
-def _llama(hidden: int, wide: int, layers: int, heads: int, kv: int, vocab: int, context: int, **more: Any) -> Config:  # noqa: ANN401, PLR0917 - a row of a table
+def _llama(hidden: int, wide: int, layers: int, heads: int, kv: int, vocab: int, context: int, **more: Any) -> Config:  # noqa: PLR0917 - a row of a table
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -34,7 +34,7 @@ def _llama(hidden: int, wide: int, layers: int, heads: int, kv: int, vocab: int,
     } | more
 
 
-def _as(kind: str, architecture: str, base: Config, **more: Any) -> Config:  # noqa: ANN401 - a row of a table
+def _as(kind: str, architecture: str, base: Config, **more: Any) -> Config:
     return base | {"model_type": kind, "architectures": [architecture]} | more
 
 

@@ -31,7 +31,7 @@ def golden(name: str) -> NDArray[np.float32]:
         return np.asarray(arrays[name])
 
 
-def write_model(directory: Path, model: TinyModel, *, shards: int = 1, dtype: str = "F32", **changes: Any) -> Path:  # noqa: ANN401
+def write_model(directory: Path, model: TinyModel, *, shards: int = 1, dtype: str = "F32", **changes: Any) -> Path:
     """``changes`` replace keys of the config; a value of None removes the key."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {key: value for key, value in (model.config | changes).items() if key not in changes or value is not None}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import pytest
 
+from server.config import TelemetryConfig
 from server.errors import DeadlineError
 from server.rpc.interceptors import CallGuard
+from server.telemetry.logging import configure_logging
 
 SECRET = "the secret inside"
+PROMPT = "what somebody wrote"
 
 
 async def cancel_itself(_: bytes, context: Any) -> bytes:
@@ -58,7 +61,7 @@ async def ask(method: str) -> tuple[grpc.StatusCode, str, list[tuple[str, str]],
     await server.start()
     messages = 0
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_stream(f"/t.T/{method}")(b"", timeout=10)
+        call = channel.unary_stream(f"/t.T/{method}")(PROMPT.encode(), timeout=10)
         try:
             async for _ in call:
                 messages += 1
@@ -70,8 +73,12 @@ async def ask(method: str) -> tuple[grpc.StatusCode, str, list[tuple[str, str]],
     return code, details, counted, messages
 
 
+@pytest.mark.parametrize("log_format", ["json", "console"])
 @pytest.mark.parametrize("method", ["leak", "leak_midway"])
-async def test_an_unknown_exception_becomes_an_id(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_an_unknown_exception_becomes_an_id(
+    method: str, log_format: Literal["json", "console"], capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(TelemetryConfig(log_format=log_format))
     code, details, counted, messages = await ask(method)
     assert code is grpc.StatusCode.INTERNAL
     assert SECRET not in details
@@ -81,6 +88,7 @@ async def test_an_unknown_exception_becomes_an_id(method: str, capfd: pytest.Cap
     out, err = capfd.readouterr()
     assert error_id in out + err
     assert SECRET in out + err
+    assert PROMPT not in out + err  # nor any other local variable of the frames
 
 
 @pytest.mark.parametrize("method", ["cancel_itself", "cancel_midway"])
