@@ -13,8 +13,8 @@ At most one step is in flight. Wishes (cancel, stop, deadline) are recorded at a
 
 from __future__ import annotations
 
-from engines.contract import RunnerLimits, StepError, StepPlan, StepResult
-from server.engine import Event, FinishReason, GenerationRequest, TokensEvent
+from engines.contract import RunnerLimits, StepPlan, StepResult
+from server.engine import Event, FinishReason, GenerationRequest
 from server.errors import NotBuiltError
 from server.kv.block_pool import BlockPool, IntegrityError
 from server.kv.hashing import identity_digest
@@ -25,6 +25,7 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
 from server.scheduling.ledger import Ledger
+from server.scheduling.outcomes import Outcomes, check_outputs
 from server.scheduling.policies import FixedBudget, Policies
 from server.scheduling.prefills import Prefills
 from server.scheduling.reuse import Reuse
@@ -67,8 +68,8 @@ class Batcher:
             budget=policies.budget or FixedBudget(config.step_tokens, config.min_prefill_tokens),
             victims=policies.victims,
         )
+        self._outcomes = Outcomes(limits.block_size, self._ledger, self._room, self._seats)
         self._flight: Composition | None = None
-        self._closed: list[int] = []
         self._last_step = 0
         self._last_sequence = 0
 
@@ -133,7 +134,7 @@ class Batcher:
         if self._flight is not None:
             raise IntegrityError(f"a step was planned while step {self._flight.step} is in flight")
         self._ledger.expire(now)
-        self._end_marked(now)
+        self._outcomes.end_marked(now)
         step = Composition(self._last_step + 1)
         self._decodes.compose(step)
         self._prefills.compose(step, len(self._room), now)
@@ -143,19 +144,17 @@ class Batcher:
         self._flight = step
         self._cache.pool.open_step(step.step)
         self._decodes.follow(step.sampled)
-        step.closed, self._closed = self._closed, []
+        step.closed, self._outcomes.closed = self._outcomes.closed, []
         return step.plan()
 
     def apply(self, result: StepResult, now: float) -> None:
-        """A step's outcome: advance, publish full blocks, deliver tokens, finish whoever is at an end."""
-        self._check(result)
+        """A step's outcome: advance, publish full blocks, deliver tokens, finish whoever is at an end.
+
+        Raises StepError, changing nothing, when the outcome is not what the plan asked for: then call :meth:`fail`.
+        """
+        check_outputs(self._flight, result)
         flight = self._land(result.step)
-        counters = self._ledger.counters
-        counters.steps += 1
-        counters.computed_tokens += flight.tokens
-        self._advance_partial(flight, now)
-        self._advance_sampled(flight, result, now)
-        self._end_marked(now)
+        self._outcomes.succeed(flight, result, now)
         self._cache.pool.complete_step(flight.step)
 
     def fail(self, step: int, now: float, *, started: bool = True) -> None:
@@ -165,12 +164,10 @@ class Batcher:
         """
         flight = self._land(step)
         if not started:
-            self._closed.extend(flight.closed)
+            self._outcomes.closed.extend(flight.closed)
             for sequence in flight.chunked:
                 sequence.opened = sequence.opened and sequence.id not in {spec.sequence for spec in flight.opened}
-        for sequence in (*flight.sampled, *flight.partial):
-            self._end(sequence, sequence.ending or FinishReason.ENGINE_FAILED, now)
-        self._end_marked(now)
+        self._outcomes.fail(flight, now)
         self._cache.pool.complete_step(flight.step)
 
     def abort(self, reason: FinishReason, now: float) -> None:
@@ -180,18 +177,9 @@ class Batcher:
         flight = self._flight
         if flight is not None:
             self._land(flight.step)
-        self._end_marked(now)
+        self._outcomes.end_marked(now)
         if flight is not None:
             self._cache.pool.complete_step(flight.step)
-
-    def _check(self, result: StepResult) -> None:
-        """Raises StepError, changing nothing, where the outcome is not what the plan asked for."""
-        flight = self._flight
-        wanted = [] if flight is None else [(sequence.id, 1) for sequence in flight.sampled]
-        if [(output.sequence, len(output.tokens)) for output in result.outputs] != wanted:
-            raise StepError(
-                f"step {result.step}: the outputs are not one token for each row that asked, in the rows' order"
-            )
 
     def _land(self, step: int) -> Composition:
         flight = self._flight
@@ -201,56 +189,6 @@ class Batcher:
         for source in flight.held:
             self._cache.release([source])
         return flight
-
-    def _advance_partial(self, flight: Composition, now: float) -> None:
-        for sequence in flight.partial:
-            self._computed(sequence)
-            if sequence.ending is None and sequence.computed >= sequence.limit:
-                self._end(sequence, FinishReason.LENGTH, now)
-
-    def _advance_sampled(self, flight: Composition, result: StepResult, now: float) -> None:
-        """The hot loop: a fixed amount of work for each running sequence."""
-        add_event = self._ledger.outbox.tokens.append
-        delivered = 0
-        for sequence, output in zip(flight.sampled, result.outputs, strict=True):
-            computed = sequence.computed = sequence.scheduled
-            if computed >= sequence.publish_at:
-                self._computed(sequence)
-            if sequence.ending is not None:
-                sequence.discarded += 1
-                continue
-            tokens, drawn = sequence.tokens, output.tokens
-            token = drawn[0]
-            tokens.append(token)
-            delivered += 1
-            if sequence.fresh:
-                self._ledger.first_token(sequence, output, now)
-            else:
-                add_event(TokensEvent(sequence.request, sequence.index, drawn, output.logprobs, output.top))
-            if token in sequence.stops:
-                self._end(sequence, sequence.reason_of(token), now)
-            elif computed + 1 >= sequence.limit:
-                self._end(sequence, FinishReason.LENGTH, now)
-        self._ledger.counters.generated_tokens += delivered
-
-    def _computed(self, sequence: Sequence) -> None:
-        """The step that computed the sequence's scheduled tokens has completed: publish what is full."""
-        sequence.computed = sequence.scheduled
-        sequence.kv.publish(sequence.computed)
-        sequence.publish_at = (sequence.kv.published + 1) * self._limits.block_size
-
-    def _end_marked(self, now: float) -> None:
-        for sequence in self._ledger.take_marked():
-            self._end(sequence, sequence.ending or FinishReason.CANCELLED, now)
-
-    def _end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
-        if sequence.queued:
-            self._room.remove(sequence)
-        else:
-            self._seats.leave(sequence)
-        if sequence.opened:
-            self._closed.append(sequence.id)
-        self._ledger.finish(sequence, reason, now)
 
     # ------------------------------------------------------------------ what is
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
-from engines.contract import Output
 from server.engine import FinishReason, GenerationRequest, RequestFinished, SequenceFinished, Timings, TokensEvent
 from server.errors import DuplicateRequestError
 from server.kv.block_pool import IntegrityError
@@ -13,6 +12,9 @@ from server.scheduling.deadlines import Deadlines
 from server.scheduling.outbox import Outbox
 from server.scheduling.policies import Order
 from server.scheduling.record import RequestRecord, S
+
+Logprobs = tuple[float, ...]
+Top = tuple[tuple[tuple[int, float], ...], ...]
 
 
 class Ledger(Generic[S]):
@@ -80,16 +82,18 @@ class Ledger(Generic[S]):
         marked, self._marked = self._marked, []
         return [sequence for sequence in marked if sequence.finish is None]
 
-    def first_token(self, sequence: S, output: Output, now: float) -> None:
-        """Deliver a sequence's first token."""
-        sequence.fresh = False
-        self.outbox.first_tokens.append(
-            TokensEvent(sequence.request, sequence.index, output.tokens, output.logprobs, output.top, first=True)
-        )
-        record = sequence.record
-        if record.first_token_at is None:
-            record.first_token_at = now
-            self._deadlines.first_token(sequence.request)
+    def deliver(self, sequence: S, tokens: tuple[int, ...], now: float, logprobs: Logprobs = (), top: Top = ()) -> None:
+        """Send out tokens, and note when the first came."""
+        first = sequence.fresh
+        event = TokensEvent(sequence.request, sequence.index, tokens, logprobs, top, first)
+        (self.outbox.first_tokens if first else self.outbox.tokens).append(event)
+        self.counters.generated_tokens += len(tokens)
+        if first:
+            sequence.fresh = False
+            record = sequence.record
+            if record.first_token_at is None:
+                record.first_token_at = now
+                self._deadlines.first_token(sequence.request)
 
     def finish(self, sequence: S, reason: FinishReason, now: float) -> None:
         """End a sequence that holds neither seat nor place any more, and its request with the last of them."""

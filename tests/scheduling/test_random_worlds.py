@@ -9,7 +9,7 @@ import pytest
 
 from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.scheduling.config import BatcherConfig
-from tests.scheduling.world import World, alone, make_request
+from tests.scheduling.world import World, alone, make_request, natural_end
 
 WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "400"))
 """How many random worlds to run; set it higher to search longer."""
@@ -130,12 +130,6 @@ class RandomWorld:
             assert reason is natural_end(request, expected)
         assert end is not None or not output
         assert world.ends[request.id].cached_tokens < len(request.prompt)
-
-
-def natural_end(request: GenerationRequest, expected: list[int]) -> FinishReason:
-    if expected and expected[-1] in request.end_ids:
-        return FinishReason.END
-    return FinishReason.STOP_TOKEN if expected and expected[-1] in request.stop_ids else FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -70,6 +70,13 @@ def alone(request: GenerationRequest, max_context: int = 10_000) -> list[int]:
     return output
 
 
+def natural_end(request: GenerationRequest, expected: list[int]) -> FinishReason:
+    """Why the request ends when nobody interferes."""
+    if expected and expected[-1] in request.end_ids:
+        return FinishReason.END
+    return FinishReason.STOP_TOKEN if expected and expected[-1] in request.stop_ids else FinishReason.LENGTH
+
+
 class World:
     """Drives a batcher as the engine loop does, checking its integrity after every step."""
 

@@ -1,0 +1,277 @@
+"""Feeds an engine that batches by itself: keeps the order outside, where it still counts, and just enough inside.
+
+The loop that drives it:
+
+    executor.enqueue(feed.feed(now))
+    for request in feed.take_cancellations(now): executor.cancel(request)
+    feed.apply(executor.await_responses(timeout), now)
+    deliver(feed.collect())
+
+A request that was handed over keeps its seat until the executor's final response, whatever was wished meanwhile: its
+finish comes then, with all tokens that arrived too late counted as discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse, ExecutorStats
+from server.engine import Event, FinishReason, GenerationRequest, PriorityClass
+from server.errors import NotBuiltError
+from server.kv.block_pool import IntegrityError
+from server.scheduling.counters import SchedulingStats
+from server.scheduling.executor_mirror import ExecutorMirror
+from server.scheduling.ledger import Ledger
+from server.scheduling.policies import FirstComeFirstServed, Order
+from server.scheduling.record import RequestRecord, SequenceRecord
+from server.scheduling.sequence import token_array
+from server.scheduling.waiting_room import WaitingRoom
+
+_REASONS = {
+    ExecutorFinish.END_ID: FinishReason.END,
+    ExecutorFinish.STOP_WORDS: FinishReason.STOP_TOKEN,
+    ExecutorFinish.LENGTH: FinishReason.LENGTH,
+    ExecutorFinish.TIMED_OUT: FinishReason.DEADLINE,
+    ExecutorFinish.CANCELLED: FinishReason.CANCELLED,
+}
+_PRIORITIES = {PriorityClass.INTERACTIVE: 1.0, PriorityClass.STANDARD: 0.5, PriorityClass.BATCH: 0.0}
+
+
+class FedSequence(SequenceRecord):
+    """The one sequence of a request for an executor."""
+
+    __slots__ = ("delivered", "demand")
+
+    def __init__(self, record: RequestRecord[FedSequence], index: int, demand: int) -> None:
+        super().__init__(record, index)
+        self.delivered = 0
+        self.demand = demand
+        """Blocks that the executor reserves for it."""
+
+    @property
+    def generated(self) -> int:
+        return self.delivered
+
+    @property
+    def waiting_work(self) -> int:
+        return len(self.record.request.prompt)
+
+
+class ExecutorFeed:
+    """The batcher's counterpart for a :class:`engines.contract.RequestExecutor`. Engine thread only."""
+
+    def __init__(self, limits: ExecutorLimits, *, inner_queue: int = 2, order: Order | None = None) -> None:
+        """Raises ValueError where the executor cannot hold one maximal sequence, or ``inner_queue`` is below 1."""
+        self._limits = limits
+        self._mirror = ExecutorMirror(limits, inner_queue)
+        self._ledger: Ledger[FedSequence] = Ledger(order or FirstComeFirstServed())
+        self._room: WaitingRoom[FedSequence] = WaitingRoom()
+        self._inside: dict[int, FedSequence] = {}
+        self._silent_tokens = 0
+        """Prompt tokens of those inside who have not answered yet."""
+        self._cancellations: list[int] = []
+
+    # ------------------------------------------------------------------ requests
+
+    def add(self, request: GenerationRequest, now: float) -> None:  # noqa: ARG002 - orders to come rank by time
+        """Queue a validated request. Raises DuplicateRequestError, or NotBuiltError for n > 1."""
+        if request.n != 1:
+            raise NotBuiltError("n")
+        record = self._ledger.open(request)
+        demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
+        sequence = FedSequence(record, 0, demand)
+        record.sequences.append(sequence)
+        record.unfinished = 1
+        self._room.push(sequence)
+
+    def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """Wish for the end of a request, whatever state it is in. Idempotent: the first reason stays. Unknown ids are ignored."""
+        self._ledger.cancel(request, reason)
+
+    def stop(self, request: int, sequence: int, after_token: int) -> None:
+        """The sequence is over after its ``after_token``-th output token, counted from 1; later ones are discarded."""
+        self._ledger.stop(request, sequence, after_token)
+
+    def expire(self, now: float) -> None:
+        """Wish for the end of requests whose deadline has come. feed and take_cancellations do it too."""
+        self._ledger.expire(now)
+
+    def next_expiry(self) -> float | None:
+        """The earliest deadline that counts, so that a waiting loop can wake for it."""
+        return self._ledger.next_expiry()
+
+    def collect(self) -> list[Event]:
+        """Events since the last call: first tokens, other tokens, finishes. Each request's own are in their right order."""
+        return self._ledger.outbox.collect()
+
+    # ------------------------------------------------------------------ to and from the executor
+
+    def feed(self, now: float) -> list[ExecutorRequest]:
+        """What to enqueue now, in order: as much as can run, and ``inner_queue`` more."""
+        self._settle(now)
+        fed: list[ExecutorRequest] = []
+        while self._mirror.can_enter and (sequence := self._room.peek()) is not None:
+            self._room.pop()
+            sequence.seated = sequence.opened = True
+            sequence.record.planned_at = now
+            self._inside[sequence.request] = sequence
+            self._silent_tokens += sequence.waiting_work
+            self._ledger.counters.prompt_tokens += sequence.waiting_work
+            self._mirror.enter(sequence.request, sequence.demand)
+            fed.append(_executor_request(sequence.record.request, self._limits.max_context))
+        return fed
+
+    def take_cancellations(self, now: float) -> list[int]:
+        """Requests whose end to ask the executor for, at once; each is named once."""
+        self._settle(now)
+        cancellations, self._cancellations = self._cancellations, []
+        return cancellations
+
+    def apply(self, responses: Iterable[ExecutorResponse], now: float) -> None:
+        """What the executor said: tokens go out, or are dropped after a wish; a final response gives the seat back."""
+        for response in responses:
+            sequence = self._inside.get(response.request)
+            if sequence is None:
+                # It was given up with the executor's failure; what still arrives belongs to nobody.
+                self._ledger.counters.discarded_tokens += len(response.tokens)
+                continue
+            if response.tokens:
+                self._take_tokens(sequence, response, now)
+            if response.final:
+                self._end(sequence, _reason(sequence, response), now)
+
+    def fail(self, requests: Iterable[int], now: float) -> None:
+        """The executor refused or lost these requests: they end ENGINE_FAILED, unless somebody wished for their end before."""
+        for request in requests:
+            sequence = self._inside.get(request)
+            if sequence is not None:
+                self._end(sequence, sequence.ending or FinishReason.ENGINE_FAILED, now)
+
+    def abort(self, reason: FinishReason, now: float) -> None:
+        """End every live request without waiting for the executor: it is gone, or closing."""
+        for request in list(self._ledger.records):
+            self._ledger.cancel(request, reason)
+        for sequence in [*self._ledger.take_marked(), *self._inside.values()]:
+            if sequence.finish is None:
+                self._end(sequence, sequence.ending or reason, now)
+        self._cancellations.clear()
+
+    def _take_tokens(self, sequence: FedSequence, response: ExecutorResponse, now: float) -> None:
+        counters, request = self._ledger.counters, sequence.record.request
+        counters.computed_tokens += len(response.tokens)
+        if sequence.delivered + sequence.discarded == 0:
+            self._answered(sequence, response)
+        if sequence.ending is not None or request.max_tokens == 0:
+            sequence.discarded += len(response.tokens)
+            return
+        self._ledger.deliver(sequence, response.tokens, now)
+        sequence.delivered += len(response.tokens)
+
+    def _answered(self, sequence: FedSequence, response: ExecutorResponse) -> None:
+        counters, prompt = self._ledger.counters, sequence.waiting_work
+        self._mirror.runs(sequence.request)
+        self._silent_tokens -= prompt
+        cached = response.cached_tokens or 0
+        sequence.record.cached_tokens = cached
+        counters.cached_tokens += cached
+        # The first token comes out of the last prompt token's row, counted above.
+        counters.computed_tokens += prompt - cached - 1
+
+    def _settle(self, now: float) -> None:
+        """Act on wishes: who waits outside ends now, who is inside when the executor says so."""
+        self._ledger.expire(now)
+        for sequence in self._ledger.take_marked():
+            if sequence.queued:
+                self._end(sequence, sequence.ending or FinishReason.CANCELLED, now)
+            else:
+                self._cancellations.append(sequence.request)
+
+    def _end(self, sequence: FedSequence, reason: FinishReason, now: float) -> None:
+        if sequence.queued:
+            self._room.remove(sequence)
+        else:
+            del self._inside[sequence.request]
+            if sequence.delivered + sequence.discarded == 0:
+                self._silent_tokens -= sequence.waiting_work
+            sequence.seated = False
+            self._mirror.leave(sequence.request)
+        self._ledger.finish(sequence, reason, now)
+
+    # ------------------------------------------------------------------ what is
+
+    @property
+    def idle(self) -> bool:
+        """No request lives."""
+        return not self._ledger.records
+
+    @property
+    def running(self) -> int:
+        """Requests inside the executor."""
+        return len(self._inside)
+
+    def stats(self, executor: ExecutorStats | None = None) -> SchedulingStats:
+        """A snapshot. Of the blocks the executor knows best; without its word, what our picture of it says."""
+        counters, total = self._ledger.counters, self._limits.block_count
+        used = min(total, self._mirror.reserved) if executor is None else executor.used_blocks
+        return SchedulingStats(
+            waiting_by_class=self._room.by_class,
+            waiting_tokens=self._room.work + self._silent_tokens,
+            running=len(self._inside),
+            blocks_free=total - used,
+            blocks_cached=0,
+            blocks_in_use=used,
+            blocks_quarantined=0,
+            steps=0 if executor is None else executor.iterations,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            computed_tokens=counters.computed_tokens,
+            generated_tokens=counters.generated_tokens,
+            discarded_tokens=counters.discarded_tokens,
+            preemptions=0,
+        )
+
+    def check_integrity(self) -> None:
+        """Raises IntegrityError where the books contradict each other. O(requests)."""
+        self._room.check_integrity()
+        self._ledger.check_integrity()
+        self._mirror.check_integrity(set(self._inside))
+        silent = sum(s.waiting_work for s in self._inside.values() if s.delivered + s.discarded == 0)
+        if silent != self._silent_tokens:
+            raise IntegrityError(f"{silent} prompt tokens are unanswered, counted {self._silent_tokens}")
+        if len(self._inside) + len(self._room) != len(self._ledger.records):
+            raise IntegrityError(
+                f"{len(self._ledger.records)} requests live, {len(self._inside)} inside and {len(self._room)} outside"
+            )
+
+
+def _reason(sequence: FedSequence, response: ExecutorResponse) -> FinishReason:
+    """A wish that came first decides; an answer without a reason is a failure."""
+    if sequence.ending is not None:
+        return sequence.ending
+    if response.error is not None or response.finish is None:
+        return FinishReason.ENGINE_FAILED
+    if sequence.record.request.max_tokens == 0:
+        return FinishReason.LENGTH
+    return _REASONS[response.finish]
+
+
+def _executor_request(request: GenerationRequest, max_context: int) -> ExecutorRequest:
+    """An executor always draws a token: for a request that wants none (warming) it is thrown away, and a prompt of the model's whole
+    context goes in without its last token."""
+    max_tokens = max(1, request.max_tokens)
+    return ExecutorRequest(
+        request=request.id,
+        tokens=token_array(request.prompt[: max_context - max_tokens]),
+        max_tokens=max_tokens,
+        sampling=request.sampling,
+        end_ids=request.end_ids,
+        stop_ids=request.stop_ids,
+        priority=_PRIORITIES[request.priority],
+        salt=_salt(request.cache_salt),
+    )
+
+
+def _salt(salt: bytes) -> int | None:
+    """64 bits of a cryptographic hash: an executor takes no bytes."""
+    return int.from_bytes(sha256(salt).digest()[:8], "little") if salt else None

@@ -1,0 +1,101 @@
+"""What we believe goes on inside a request executor: who runs, who waits there, and how many blocks are spoken for."""
+
+from __future__ import annotations
+
+from engines.contract import ExecutorLimits
+from server.kv.block_pool import IntegrityError
+
+
+class ExecutorMirror:
+    """Follows an executor that reserves the worst case (prompt + max_tokens) for whoever it lets run, in order of arrival.
+
+    The picture may lag behind, never for long: a request that answers is known to run, one that ends is known to be gone. Engine
+    thread only.
+    """
+
+    __slots__ = ("_inner", "_limits", "_reserved", "_running", "inner_queue")
+
+    def __init__(self, limits: ExecutorLimits, inner_queue: int) -> None:
+        """``inner_queue``: how many requests may wait inside, so that the executor finds its next one without asking us."""
+        if inner_queue < 1:
+            raise ValueError(
+                f"inner_queue must be at least 1, not {inner_queue}: the executor would idle between two requests"
+            )
+        needed = -(-limits.max_context // limits.block_size)
+        if limits.block_count < needed:
+            raise ValueError(
+                f"the executor has {limits.block_count} KV blocks, but one sequence of max_context {limits.max_context} tokens "
+                f"needs {needed} blocks of {limits.block_size}"
+            )
+        self.inner_queue = inner_queue
+        self._limits = limits
+        self._running: dict[int, int] = {}
+        self._inner: dict[int, int] = {}
+        self._reserved = 0
+
+    @property
+    def reserved(self) -> int:
+        """Blocks spoken for by those who run."""
+        return self._reserved
+
+    @property
+    def waiting_inside(self) -> int:
+        return len(self._inner)
+
+    def demand(self, prompt_tokens: int, max_tokens: int) -> int:
+        """Blocks that the executor reserves for such a request."""
+        return -(-(prompt_tokens + max_tokens) // self._limits.block_size)
+
+    @property
+    def can_enter(self) -> bool:
+        """Whether one more should be handed over now: it will run, or be among the few who wait inside."""
+        return len(self._inner) < self.inner_queue
+
+    def enter(self, request: int, demand: int) -> None:
+        """The request was handed over."""
+        self._inner[request] = demand
+        self._admit()
+
+    def runs(self, request: int) -> None:
+        """The request has answered, so it runs, whatever we thought: reuse may have made room that we do not count on."""
+        demand = self._inner.pop(request, None)
+        if demand is not None:
+            self._run(request, demand)
+
+    def leave(self, request: int) -> None:
+        """The request's final response has come."""
+        demand = self._running.pop(request, None)
+        if demand is None:
+            del self._inner[request]
+        else:
+            self._reserved -= demand
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._inner:
+            request, demand = next(iter(self._inner.items()))
+            if not self._fits(demand):
+                return
+            del self._inner[request]
+            self._run(request, demand)
+
+    def _run(self, request: int, demand: int) -> None:
+        self._running[request] = demand
+        self._reserved += demand
+
+    def _fits(self, demand: int) -> bool:
+        limits = self._limits
+        return len(self._running) < limits.max_batch_size and self._reserved + demand <= limits.block_count
+
+    def check_integrity(self, inside: set[int]) -> None:
+        """``inside``: everyone handed over and not ended."""
+        if self._running.keys() & self._inner.keys() or self._running.keys() | self._inner.keys() != inside:
+            raise IntegrityError(
+                f"inside are {sorted(inside)}, mirrored {sorted(self._running)} + {sorted(self._inner)}"
+            )
+        if sum(self._running.values()) != self._reserved:
+            raise IntegrityError(f"{sum(self._running.values())} blocks are reserved, counted {self._reserved}")
+        if len(self._inner) > self.inner_queue:
+            raise IntegrityError(f"{len(self._inner)} wait inside, the limit is {self.inner_queue}")
+        if self._inner and not self._running:
+            raise IntegrityError("requests wait inside an executor that runs nothing")

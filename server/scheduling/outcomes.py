@@ -1,0 +1,98 @@
+"""What a step's end means for its sequences: progress, publication, tokens, finishes."""
+
+from __future__ import annotations
+
+from engines.contract import StepError, StepResult
+from server.engine import FinishReason, TokensEvent
+from server.scheduling.composition import Composition
+from server.scheduling.ledger import Ledger
+from server.scheduling.seats import Seats
+from server.scheduling.sequence import Sequence
+from server.scheduling.waiting_room import WaitingRoom
+
+
+class Outcomes:
+    """Applies outcomes and ends sequences; the only one who takes a sequence out of the house. Engine thread only."""
+
+    __slots__ = ("_block_size", "_ledger", "_room", "_seats", "closed")
+
+    def __init__(self, block_size: int, ledger: Ledger[Sequence], room: WaitingRoom[Sequence], seats: Seats) -> None:
+        self._block_size = block_size
+        self._ledger = ledger
+        self._room = room
+        self._seats = seats
+        self.closed: list[int] = []
+        """Ids that the runner may forget; the next plan tells it."""
+
+    def succeed(self, flight: Composition, result: StepResult, now: float) -> None:
+        """The step has completed."""
+        counters = self._ledger.counters
+        counters.steps += 1
+        counters.computed_tokens += flight.tokens
+        for sequence in flight.partial:
+            self._publish(sequence)
+            if sequence.ending is None and sequence.computed >= sequence.limit:
+                self.end(sequence, FinishReason.LENGTH, now)
+        self._take_tokens(flight, result, now)
+        self.end_marked(now)
+
+    def fail(self, flight: Composition, now: float) -> None:
+        """The step has failed: whoever it named ends; nothing is published."""
+        for sequence in (*flight.sampled, *flight.partial):
+            self.end(sequence, sequence.ending or FinishReason.ENGINE_FAILED, now)
+        self.end_marked(now)
+
+    def end_marked(self, now: float) -> None:
+        """End all who are wished to."""
+        for sequence in self._ledger.take_marked():
+            self.end(sequence, sequence.ending or FinishReason.CANCELLED, now)
+
+    def end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
+        """End a sequence, wherever it is: its seat and blocks are free afterwards, its full blocks cached."""
+        if sequence.queued:
+            self._room.remove(sequence)
+        else:
+            self._seats.leave(sequence)
+        if sequence.opened:
+            self.closed.append(sequence.id)
+        self._ledger.finish(sequence, reason, now)
+
+    def _take_tokens(self, flight: Composition, result: StepResult, now: float) -> None:
+        """The hot loop: a fixed amount of work for each running sequence."""
+        add_event = self._ledger.outbox.tokens.append
+        delivered = 0
+        for sequence, output in zip(flight.sampled, result.outputs, strict=True):
+            computed = sequence.computed = sequence.scheduled
+            if computed >= sequence.publish_at:
+                self._publish(sequence)
+            if sequence.ending is not None:
+                sequence.discarded += 1
+                continue
+            drawn = output.tokens
+            token = drawn[0]
+            sequence.tokens.append(token)
+            if sequence.fresh:
+                self._ledger.deliver(sequence, drawn, now, output.logprobs, output.top)
+            else:
+                delivered += 1
+                add_event(TokensEvent(sequence.request, sequence.index, drawn, output.logprobs, output.top))
+            if token in sequence.stops:
+                self.end(sequence, sequence.reason_of(token), now)
+            elif computed + 1 >= sequence.limit:
+                self.end(sequence, FinishReason.LENGTH, now)
+        self._ledger.counters.generated_tokens += delivered
+
+    def _publish(self, sequence: Sequence) -> None:
+        """What was scheduled is computed: publish the blocks that are full."""
+        sequence.computed = sequence.scheduled
+        sequence.kv.publish(sequence.computed)
+        sequence.publish_at = (sequence.kv.published + 1) * self._block_size
+
+
+def check_outputs(flight: Composition | None, result: StepResult) -> None:
+    """Raises StepError, changing nothing, where the outcome is not what the plan asked for."""
+    wanted = [] if flight is None else [(sequence.id, 1) for sequence in flight.sampled]
+    if [(output.sequence, len(output.tokens)) for output in result.outputs] != wanted:
+        raise StepError(
+            f"step {result.step}: the outputs are not one token for each row that asked, in the rows' order"
+        )
