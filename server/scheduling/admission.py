@@ -1,73 +1,69 @@
-"""Hard caps on what may wait: the first stage of admission, before anything expensive is done for a request.
+"""Whether a request may wait at all. Hard caps for now; a prediction of its first token's time can take this place.
 
-Pure: whoever counts what waits (under whatever lock) passes the counts in, so any thread may ask.
+Pure: whoever counts what waits passes the counts in, so any thread may ask, before anything expensive is done for a request.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from server.errors import OverloadedError
 
-MIN_RETRY = 0.1
-"""Seconds; below this a retry would meet the same queue."""
-MAX_RETRY = 60.0
-"""Seconds; a client that waits longer has better knowledge than an estimate."""
-UNKNOWN_RETRY = 1.0
-"""Seconds; what is said before any throughput was measured."""
+SHORTEST_RETRY, LONGEST_RETRY = 0.1, 60.0
+"""Seconds. A shorter delay would have clients hammer, a longer one is no longer an estimate."""
+UNMEASURED_RETRY = 1.0
+"""Seconds, before the engine has run a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionCaps:
-    """What may wait, beyond what runs. A queue of tokens is a promise about the time to first token: cap it at the target times
-    the prefill throughput."""
-
-    max_requests: int = 1024
-    max_tokens: int = 262_144
-    """Prompt tokens."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_requests", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLoad:
-    """What waits at this moment."""
+class Backlog(msgspec.Struct, frozen=True):
+    """What waits, and how fast it is worked off."""
 
     requests: int
+    """Requests without a seat."""
     tokens: int
-    """Prompt tokens not yet computed."""
-    tokens_per_second: float | None = None
-    """Measured rate at which prompt tokens leave the queue; None before it was measured."""
+    """Prompt tokens yet to be computed, waiting and running."""
+    tokens_per_second: float
+    """Tokens that the engine computes while it computes; 0 before its first step."""
 
 
 class Admission:
-    """Says whether one more request may wait. Immutable; any thread."""
+    """Caps in requests and in tokens. Holds no state; any thread.
 
-    def __init__(self, caps: AdmissionCaps | None = None) -> None:
-        self.caps = caps or AdmissionCaps()
+    A cap in tokens is a promise about the time to first token: set it to the target times the rate at which prompts are computed.
+    """
 
-    def check(self, request_tokens: int, load: QueueLoad) -> None:
-        """Raises OverloadedError, with the time after which there should be room, when a prompt of ``request_tokens`` finds the
-        queue full. An empty queue takes every request, however long: its length was validated against the model's context."""
-        caps = self.caps
-        if load.requests == 0:
-            return
-        if load.requests >= caps.max_requests:
-            excess = load.tokens / load.requests * (load.requests + 1 - caps.max_requests)
-            problem, reason = f"{load.requests} requests wait, the limit is {caps.max_requests}", "requests"
-        elif load.tokens + request_tokens > caps.max_tokens:
-            excess = load.tokens + request_tokens - caps.max_tokens
-            problem = f"{load.tokens} prompt tokens wait, {request_tokens} more exceed the limit of {caps.max_tokens}"
-            reason = "tokens"
-        else:
-            return
-        raise OverloadedError(problem, reason=reason, retry_after=_retry_after(excess, load.tokens_per_second))
+    def __init__(self, *, max_waiting_requests: int, max_waiting_tokens: int) -> None:
+        """Raises ValueError for a cap below 1."""
+        for name, value in (("max_waiting_requests", max_waiting_requests), ("max_waiting_tokens", max_waiting_tokens)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        self.max_waiting_requests = max_waiting_requests
+        self.max_waiting_tokens = max_waiting_tokens
+
+    def check(self, prompt_tokens: int, backlog: Backlog) -> None:
+        """Raises OverloadedError, with the delay after which there should be room, when this request would exceed a cap.
+
+        Where no prompt is left to compute, any request is admitted that fits the engine, however long.
+        """
+        if backlog.requests >= self.max_waiting_requests:
+            too_many = backlog.requests + 1 - self.max_waiting_requests
+            raise OverloadedError(
+                f"{backlog.requests} requests wait, the limit is {self.max_waiting_requests}",
+                reason="waiting_requests",
+                retry_after=_retry_after(too_many * backlog.tokens / backlog.requests, backlog.tokens_per_second),
+            )
+        if backlog.tokens and backlog.tokens + prompt_tokens > self.max_waiting_tokens:
+            # A prompt longer than the cap fits once nothing waits, and no sooner.
+            excess = min(backlog.tokens, backlog.tokens + prompt_tokens - self.max_waiting_tokens)
+            raise OverloadedError(
+                f"{backlog.tokens} prompt tokens wait and this request has {prompt_tokens}, the limit is {self.max_waiting_tokens}",
+                reason="waiting_tokens",
+                retry_after=_retry_after(excess, backlog.tokens_per_second),
+            )
 
 
-def _retry_after(excess_tokens: float, tokens_per_second: float | None) -> float:
-    if not tokens_per_second or tokens_per_second <= 0:
-        return UNKNOWN_RETRY
-    return min(MAX_RETRY, max(MIN_RETRY, excess_tokens / tokens_per_second))
+def _retry_after(excess_tokens: float, tokens_per_second: float) -> float:
+    """Seconds in which what is too much will have been computed."""
+    if tokens_per_second <= 0:
+        return UNMEASURED_RETRY
+    return min(LONGEST_RETRY, max(SHORTEST_RETRY, excess_tokens / tokens_per_second))
