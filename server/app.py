@@ -9,7 +9,6 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -19,6 +18,7 @@ from server.config import Config
 from server.engine import Engine, Event
 from server.errors import UnavailableError
 from server.http import HttpPort
+from server.loading import LoadedModel, Loader, load_model
 from server.phases import Phases
 from server.readiness import Readiness, Slot, State
 from server.rpc.generation import GenerationParts, GenerationService
@@ -30,8 +30,6 @@ from server.stream_registry import StreamRegistry
 from server.telemetry.loop_lag import watch_loop_lag
 from server.telemetry.metrics import Metrics
 from server.telemetry.requests import RequestTelemetry
-from server.text.chat import ChatTemplate
-from server.text.tokenizer import TextTokenizer
 from server.text.tokenizer_pool import TokenizerPool
 from server.version import server_version
 from server.warm_up import warm_up
@@ -45,23 +43,10 @@ ENGINE_CLOSE = 10.0
 """Seconds that the engine thread has to end its step and free its memory."""
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """An engine that is not started yet, and the text stage that fits it."""
-
-    engine: Engine
-    tokenizer: TextTokenizer
-    template: ChatTemplate | None
-
-
-Loader = Callable[[Config, Phases], LoadedModel]
-"""Blocking, and run in a thread of its own. Raises whatever keeps the engine from being loaded; its text is for the operator."""
-
-
 class App:
     """One server in one event loop. ``run`` is its whole life; it returns the process's exit status."""
 
-    def __init__(self, config: Config, load: Loader) -> None:
+    def __init__(self, config: Config, load: Loader = load_model) -> None:
         self._config = config
         self._load = load
         self._metrics = Metrics()

@@ -32,10 +32,6 @@ class StreamRegistry:
         """A handle for a request; never given twice."""
         return next(self._ids)
 
-    def public_id(self, stream: Stream) -> str:
-        """What clients and logs call a request; distinct across restarts."""
-        return f"{self._epoch}-{stream.request.id:x}"
-
     @property
     def readers(self) -> int:
         """Streams open on the wire."""
@@ -55,7 +51,14 @@ class StreamRegistry:
         Events come through the event loop, so none can arrive before this returns.
         """
         outputs = [SequenceOutput(index, text) for index, text in enumerate(texts)]
-        stream = Stream(request, outputs, self._engine, observer or self._observer, self._clock)
+        stream = Stream(
+            request,
+            outputs,
+            self._engine,
+            public_id=f"{self._epoch}-{request.id:x}",
+            observer=observer or self._observer,
+            clock=self._clock,
+        )
         self._engine.submit(request)
         self._streams[request.id] = stream
         self._readers += 1

@@ -76,10 +76,14 @@ class Stream:
         request: GenerationRequest,
         outputs: list[SequenceOutput],
         engine: Engine,
+        *,
+        public_id: str,
         observer: Observer,
         clock: Callable[[], float],
     ) -> None:
         self.request = request
+        self.public_id = public_id
+        """What clients and logs call it; distinct across restarts."""
         self.outputs = outputs
         self.finished: RequestFinished | None = None
         """The engine's last word."""

@@ -115,7 +115,7 @@ class GenerationService(GenerationServicer):
         registry = self._parts.get().registry
         reason = FinishReason.CANCELLED
         try:
-            await context.send_initial_metadata(((REQUEST_ID_KEY, registry.public_id(stream)),))
+            await context.send_initial_metadata(((REQUEST_ID_KEY, stream.public_id),))
             await self._write_all(stream, context)
         except asyncio.CancelledError:
             if isinstance(stream.failure, ReaderStalledError):

@@ -94,7 +94,7 @@ class RequestTelemetry:
         timings = end.timings if end is not None else None
         log.info(
             "request",
-            request=request.id,
+            request=stream.public_id,
             outcome=outcome_of(stream.failure),
             priority=CLASSES[request.priority],
             reason=reason.value,

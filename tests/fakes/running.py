@@ -16,9 +16,10 @@ from engines.simulated.tokenizer import CHAT_TEMPLATE, tokenizer_json
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from protos.firsttoken.v1.operations_pb2_grpc import OperationsStub
-from server.app import App, LoadedModel
+from server.app import App
 from server.config import Config
 from server.config_sources import load_config
+from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import State
 from server.telemetry.logging import configure_logging

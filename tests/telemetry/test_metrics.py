@@ -117,7 +117,9 @@ async def test_one_line_a_request_and_no_word_of_what_was_said(capfd: pytest.Cap
     async with running(
         FakeEngine(output=b"OUTPUTWORD"), telemetry__log_level="info", telemetry__log_format="json"
     ) as server:
-        await collect(server.generation.Generate(request("PROMPTWORD", max_tokens=10, cache_salt="SALTWORD")))
+        call = server.generation.Generate(request("PROMPTWORD", max_tokens=10, cache_salt="SALTWORD"))
+        await collect(call)
+        public_id = dict(await call.initial_metadata())["firsttoken-request-id"]
         with pytest.raises(grpc.aio.AioRpcError):
             await collect(server.generation.Generate(request("PROMPTWORD", stop=pb.Stop(strings=[""]))))
     err = capfd.readouterr().err
@@ -125,7 +127,7 @@ async def test_one_line_a_request_and_no_word_of_what_was_said(capfd: pytest.Cap
     requests = [line for line in lines if line["event"] == "request"]
     assert [line["outcome"] for line in requests] == ["ok", "invalid"]
     assert (requests[0]["prompt_tokens"], requests[0]["completion_tokens"]) == (10, 10)
-    assert requests[0]["priority"] == "interactive"
+    assert (requests[0]["priority"], requests[0]["request"]) == ("interactive", public_id)
     assert not any(word in err for word in ("PROMPTWORD", "OUTPUTWORD", "SALTWORD"))
 
 

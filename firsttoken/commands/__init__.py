@@ -1,0 +1,1 @@
+"""What the `firsttoken` command can do: one module a verb."""

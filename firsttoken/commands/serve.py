@@ -1,0 +1,109 @@
+"""`firsttoken serve [ENGINE] [--config FILE] [--section.knob VALUE …]`: serve an engine until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.config import Config
+    from server.config_sources import LoadedConfig
+
+HELP = "serve an engine over gRPC"
+
+USAGE = """\
+usage: firsttoken serve [ENGINE] [--config FILE] [--print-config] [--section.knob VALUE ...]
+
+Serve an engine over gRPC, with metrics and health over HTTP, until SIGTERM or Ctrl-C (twice: at once).
+
+  ENGINE           what `firsttoken build` made (short for --engine.directory), or simulated:PROFILE
+  --config FILE    TOML file with the settings below (or FIRSTTOKEN_CONFIG=FILE)
+  --print-config   print the effective settings as TOML, each with its source, and exit
+  --help           this text
+
+Settings, as a flag --section.knob, in the environment FIRSTTOKEN_SECTION__KNOB, in TOML [section] knob. Flags win over the
+environment, the environment over the file.
+"""
+
+
+class UsageError(Exception):
+    """The command line cannot be understood."""
+
+
+def run_raw(arguments: Sequence[str]) -> int:
+    """Run the command. Exit status: 0 after an orderly end, 1 for a failure, 2 for what the user must change."""
+    from server.config_sources import ConfigError
+
+    if "--help" in arguments or "-h" in arguments:
+        sys.stdout.write(describe())
+        return 0
+    try:
+        loaded, print_only = _load(arguments)
+    except (ConfigError, UsageError) as error:
+        sys.stderr.write(f"firsttoken serve: {error}\n")
+        return 2
+    if print_only:
+        sys.stdout.write(loaded.to_toml())
+        return 0
+    return _serve(loaded.config)
+
+
+def describe() -> str:
+    """The help: every setting with its default and its meaning."""
+    from server.config_sources import knobs
+
+    settings = (f"  {knob.flag} (default {knob.field.default!r})\n      {knob.field.description}" for knob in knobs())
+    return "\n".join((USAGE, *settings)) + "\n"
+
+
+def _load(arguments: Sequence[str]) -> tuple[LoadedConfig, bool]:
+    from server.config_sources import load_config, parse_flags
+
+    flags, rest = parse_flags(arguments)
+    file = os.environ.get("FIRSTTOKEN_CONFIG")
+    print_only = False
+    remaining = iter(rest)
+    for argument in remaining:
+        if argument == "--print-config":
+            print_only = True
+        elif argument == "--config":
+            file = next(remaining, None)
+            if file is None:
+                raise UsageError("--config needs a value")
+        elif argument.startswith("--config="):
+            file = argument.removeprefix("--config=")
+        elif argument.startswith("-"):
+            raise UsageError(f"unknown option {argument}; --help lists them all")
+        elif "engine.directory" in flags:
+            raise UsageError(f"two engines: {flags['engine.directory']} and {argument}")
+        else:
+            flags["engine.directory"] = argument
+    return load_config(Path(file) if file else None, os.environ, flags), print_only
+
+
+def _serve(config: Config) -> int:
+    from server.app import App
+    from server.telemetry.logging import configure_logging
+
+    configure_logging(config.telemetry)
+    with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+        status = runner.run(App(config).run())
+    if status:
+        # A hung engine's thread may never end, and its library could wait for it while Python shuts down.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _loop_factory(config: Config) -> type[asyncio.AbstractEventLoop] | None:
+    if not config.lifecycle.uvloop:
+        return None
+    import uvloop
+
+    factory: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return factory
