@@ -1,56 +1,45 @@
-"""Everything that could hurt the library or the other rows, checked before the library sees it: it segfaults on a block id out of
-range and silently accepts a token id out of range. Whole arrays at a time: microseconds a step."""
+"""What could hurt the library or other rows, checked before the library sees it: it segfaults on a block id out of range and
+silently accepts a token id out of range. Microseconds a step: long arrays are checked whole."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Container, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from engines.contract import PlanError, RunnerLimits, StepPlan
-from engines.openvino.layout import StepLayout
+from engines.openvino.layout import Ints32, StepLayout
 
 
 def check_sequences(plan: StepPlan, is_open: Container[int], limits: RunnerLimits) -> None:
     """Opened, closed and named sequences, before anything is laid out. Raises PlanError."""
     if len(plan.rows) > limits.max_rows:
         raise PlanError(f"rows: at most {limits.max_rows} in one step, got {len(plan.rows)}")
-    opened = {spec.sequence for spec in plan.opened}
-    if len(opened) != len(plan.opened):
-        raise PlanError(f"opened: a sequence is named twice among {[spec.sequence for spec in plan.opened]}")
-    closed = set(plan.closed)
-    if len(closed) != len(plan.closed):
-        raise PlanError(f"closed: a sequence is named twice among {list(plan.closed)}")
+    opened = _distinct("opened", [spec.sequence for spec in plan.opened])
+    closed = _distinct("closed", plan.closed)
+    named = _distinct("rows", [row.sequence for row in plan.rows])
     for sequence in opened:
         if sequence in is_open:
             raise PlanError(f"opened: sequence {sequence} is open already")
     for sequence in closed:
         if sequence not in is_open:
             raise PlanError(f"closed: sequence {sequence} is not open")
-    seen: set[int] = set()
-    for row in plan.rows:
-        sequence = row.sequence
-        if sequence in seen:
-            raise PlanError(f"rows: sequence {sequence} has two rows")
-        seen.add(sequence)
+    for sequence in named:
         if sequence in closed or not (sequence in is_open or sequence in opened):
             raise PlanError(f"rows: sequence {sequence} is not open")
+    for row in plan.rows:
         if row.adapter != 0:
-            raise PlanError(f"sequence {sequence}: adapter must be 0, this engine has none, got {row.adapter}")
+            raise PlanError(f"sequence {row.sequence}: adapter must be 0, this engine has none, got {row.adapter}")
 
 
-def check_layout(plan: StepPlan, layout: StepLayout, limits: RunnerLimits) -> None:
-    """Counts, ids and who writes what. Raises PlanError."""
-    if layout.tokens.shape[0] > limits.max_step_tokens:
-        raise PlanError(f"tokens: at most {limits.max_step_tokens} in one step, got {layout.tokens.shape[0]}")
-    new = np.diff(layout.begins)
-    _check_rows(plan, new < 1, new, "new tokens must be at least 1")
-    total = layout.past + new
-    _check_rows(plan, total > limits.max_context, total, f"past + new tokens must be at most {limits.max_context}")
-    _check_ids(plan, layout.tokens, layout.begins, limits.vocab_size, "token id")
-    _check_ids(plan, layout.table, layout.table_begins, limits.block_count, "block id")
-    _check_writers(plan, layout, limits)
+def _distinct(where: str, sequences: Sequence[int]) -> set[int]:
+    distinct = set(sequences)
+    if len(distinct) != len(sequences):
+        twice = next(sequence for sequence in sequences if sequences.count(sequence) > 1)
+        raise PlanError(f"{where}: sequence {twice} is named twice")
+    return distinct
 
 
 def check_copies(plan: StepPlan, limits: RunnerLimits) -> None:
@@ -58,43 +47,61 @@ def check_copies(plan: StepPlan, limits: RunnerLimits) -> None:
     for copy in plan.copies:
         if copy.group != 0:
             raise PlanError(f"copies: group must be 0, got {copy.group}")
-    check_blocks("copies", [block for copy in plan.copies for block in (copy.source, copy.target)], limits.block_count)
+        check_blocks("copies", (copy.source, copy.target), limits.block_count)
 
 
-def check_blocks(what: str, blocks: Sequence[int], block_count: int) -> None:
+def check_blocks(where: str, blocks: Sequence[int], block_count: int) -> None:
     """Every id in 0 .. block_count - 1. Raises PlanError."""
     for block in blocks:
         if not 0 <= block < block_count:
-            raise PlanError(f"{what}: block id must be 0 .. {block_count - 1}, got {block}")
+            raise PlanError(f"{where}: block id must be 0 .. {block_count - 1}, got {block}")
 
 
-def _check_rows(plan: StepPlan, wrong: npt.NDArray[np.bool_], values: npt.NDArray[np.int64], rule: str) -> None:
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise PlanError(f"sequence {plan.rows[row].sequence}: {rule}, got {values[row]}")
+class PlanCheck:
+    """The checks of a layout's ids. Holds one byte of scratch a block, all zero between calls."""
 
+    def __init__(self, limits: RunnerLimits) -> None:
+        self._limits = limits
+        self._marks = np.zeros(limits.block_count, np.uint8)
 
-def _check_ids(
-    plan: StepPlan, ids: npt.NDArray[np.int32], begins: npt.NDArray[np.int64], bound: int, what: str
-) -> None:
-    # As unsigned, a negative id is a huge one: one comparison finds both kinds.
-    if ids.shape[0] and int(ids.view(np.uint32).max()) >= bound:
-        place = int((ids.view(np.uint32) >= bound).argmax())
-        row = int(begins.searchsorted(place, side="right")) - 1
-        raise PlanError(f"sequence {plan.rows[row].sequence}: {what} must be 0 .. {bound - 1}, got {ids[place]}")
+    def check(self, plan: StepPlan, layout: StepLayout) -> None:
+        """Token ids, block ids, and who writes which block. Raises PlanError. At least one row."""
+        bound = self._limits.vocab_size
+        if min(layout.tokens) < 0 or max(layout.tokens) >= bound:
+            place = next(at for at, token in enumerate(layout.tokens) if not 0 <= token < bound)
+            self._refuse(plan, layout.begins, place, f"token id must be 0 .. {bound - 1}, got {layout.tokens[place]}")
+        self._check_table(plan, layout)
+        self._check_writers(plan, layout)
 
+    def _check_table(self, plan: StepPlan, layout: StepLayout) -> None:
+        bound = self._limits.block_count
+        # As unsigned, a negative id is a huge one: one pass finds both kinds.
+        table = np.frombuffer(layout.table, np.uint32)
+        if int(table.max()) >= bound:
+            place = int((table >= bound).argmax())
+            self._refuse(
+                plan, layout.table_begins, place, f"block id must be 0 .. {bound - 1}, got {layout.table[place]}"
+            )
 
-def _check_writers(plan: StepPlan, layout: StepLayout, limits: RunnerLimits) -> None:
-    """A block that a row writes must stand nowhere else in the step's tables, its own included."""
-    first = layout.table_begins[:-1] + layout.past // limits.block_size
-    counts = layout.table_begins[1:] - first
-    if not counts.shape[0]:
-        return
-    offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    written = layout.table[np.repeat(first, counts) + offsets]
-    shared = np.bincount(layout.table, minlength=limits.block_count)[written] > 1
-    if shared.any():
-        block = int(written[shared.argmax()])
-        rows = np.searchsorted(layout.table_begins, np.flatnonzero(layout.table == block), side="right") - 1
-        names = sorted({plan.rows[int(row)].sequence for row in rows})
+    def _check_writers(self, plan: StepPlan, layout: StepLayout) -> None:
+        """A block that a row writes must stand nowhere else in the step's tables, its own included."""
+        table, written = np.frombuffer(layout.table, np.int32), np.frombuffer(layout.written, np.int32)
+        marks = self._marks
+        marks[written] = 1
+        namings = np.count_nonzero(marks[table])
+        marks[written] = 0
+        if namings > len(set(layout.written)):
+            self._refuse_shared(plan, layout, table, written)
+
+    def _refuse_shared(
+        self, plan: StepPlan, layout: StepLayout, table: npt.NDArray[np.int32], written: npt.NDArray[np.int32]
+    ) -> None:
+        namings = np.bincount(table, minlength=self._limits.block_count)
+        block = int(written[(namings[written] > 1).argmax()])
+        rows = {bisect_right(layout.table_begins, int(place)) - 1 for place in np.flatnonzero(table == block)}
+        names = sorted(plan.rows[row].sequence for row in rows)
         raise PlanError(f"block {block}: is written in this step and named more than once, by sequences {names}")
+
+    def _refuse(self, plan: StepPlan, begins: Ints32, place: int, problem: str) -> None:
+        row = plan.rows[bisect_right(begins, place) - 1]
+        raise PlanError(f"sequence {row.sequence}: {problem}")

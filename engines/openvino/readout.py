@@ -35,7 +35,7 @@ def _draw(rows: Sequence[Row], layout: StepLayout, logits: Logits, sampler: Samp
     positions: list[int] = []
     places: list[int] = []
     place = 0
-    for row, context in zip(rows, (layout.past + layout.begins[1:] - layout.begins[:-1]).tolist(), strict=True):
+    for row, context in zip(rows, layout.contexts, strict=True):
         want = row.want
         if isinstance(want, Sample):
             sequences.extend([row.sequence] * want.count)

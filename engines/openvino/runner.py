@@ -24,7 +24,7 @@ from engines.contract import (
 from engines.manifest import EngineManifest
 from engines.openvino.kv_memory import KvMemory
 from engines.openvino.layout import StepLayout, lay_out
-from engines.openvino.plan_check import check_blocks, check_copies, check_layout, check_sequences
+from engines.openvino.plan_check import PlanCheck, check_blocks, check_copies, check_sequences
 from engines.openvino.readout import read_out
 from engines.openvino.staging import StepInputs
 from engines.sampling.sampler import Sampler
@@ -60,6 +60,7 @@ class OpenVinoStepRunner:
         self._request: ov.InferRequest | None = compiled.create_infer_request()
         memory.attach(self._request)
         self._inputs = StepInputs(self._request, self._limits)
+        self._plan_check = PlanCheck(self._limits)
         self._sampler = Sampler(manifest.model.vocab_size)
         self._drawn: dict[int, int] = {}
         self._last_step: int | None = None
@@ -112,7 +113,8 @@ class OpenVinoStepRunner:
         check_sequences(plan, self._sampler, self._limits)
         check_copies(plan, self._limits)
         layout = lay_out(plan, self._drawn, self._limits)
-        check_layout(plan, layout, self._limits)
+        if plan.rows:
+            self._plan_check.check(plan, layout)
         return layout
 
     def _is_done(self, handle: _Handle) -> bool:
@@ -141,7 +143,7 @@ class OpenVinoStepRunner:
 
     def _read_out(self, request: ov.InferRequest, handle: _Handle) -> list[Output]:
         """Before the next step starts: the logits are a view that it overwrites."""
-        if not handle.layout.wanted.shape[0]:
+        if not handle.layout.wanted:
             return []
         logits = request.get_output_tensor(0).data
         return read_out(handle.plan.rows, handle.layout, logits.reshape(-1, self._limits.vocab_size), self._sampler)
