@@ -13,7 +13,6 @@ from engines.contract import (
     Capabilities,
     EngineDeadError,
     KvGroup,
-    Output,
     PlanError,
     RunnerLimits,
     StepError,
@@ -24,6 +23,7 @@ from engines.contract import (
 from engines.manifest import EngineManifest
 from engines.openvino.kv_memory import KvMemory
 from engines.openvino.layout import StepLayout, lay_out
+from engines.openvino.logit_rows import LogitRows
 from engines.openvino.plan_check import PlanCheck, check_blocks, check_copies, check_sequences
 from engines.openvino.readout import read_out
 from engines.openvino.staging import StepInputs
@@ -60,6 +60,7 @@ class OpenVinoStepRunner:
         self._request: ov.InferRequest | None = compiled.create_infer_request()
         memory.attach(self._request)
         self._inputs = StepInputs(self._request, self._limits)
+        self._logits = LogitRows(self._request, max_rows, manifest.model.vocab_size)
         self._plan_check = PlanCheck(self._limits)
         self._sampler = Sampler(manifest.model.vocab_size)
         self._drawn: dict[int, int] = {}
@@ -102,6 +103,7 @@ class OpenVinoStepRunner:
         if plan.rows:
             try:
                 self._inputs.stage(layout)
+                self._logits.expect(len(layout.wanted))
                 request.start_async()
             except RuntimeError as error:
                 self._die(f"a step could not be started: {error}", error)
@@ -136,17 +138,10 @@ class OpenVinoStepRunner:
             self._require_alive()
             raise StepError(f"step {handle.plan.step}: the library failed: {error}") from error
         waited = time.perf_counter()
-        outputs = self._read_out(request, handle)
+        outputs = read_out(handle.plan.rows, handle.layout, self._logits.rows(), self._sampler)
         self._drawn = {output.sequence: output.tokens[-1] for output in outputs if output.tokens}
         sampled = time.perf_counter()
         return StepResult(handle.plan.step, outputs, waited - handle.started_at, sampled - waited)
-
-    def _read_out(self, request: ov.InferRequest, handle: _Handle) -> list[Output]:
-        """Before the next step starts: the logits are a view that it overwrites."""
-        if not handle.layout.wanted:
-            return []
-        logits = request.get_output_tensor(0).data
-        return read_out(handle.plan.rows, handle.layout, logits.reshape(-1, self._limits.vocab_size), self._sampler)
 
     # ------------------------------------------------------------------ blocks
 

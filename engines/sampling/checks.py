@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,6 @@ def require_distributions(peaks: npt.NDArray[np.float32], sequences: Sequence[in
 
     -inf says that a token is impossible, and is allowed as long as another is not.
     """
-    finite = np.isfinite(peaks)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise StepError(f"sequence {sequences[row]}: the greatest logit of row {row} must be finite, got {peaks[row]}")
+    for row, peak in enumerate(peaks.tolist()):
+        if not isfinite(peak):
+            raise StepError(f"sequence {sequences[row]}: the greatest logit of row {row} must be finite, got {peak}")

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from engines.contract import PlanError, SequenceSpec, StepError
 from engines.sampling.batch import RandomRow, draw_rows
 from engines.sampling.checks import require_distributions
 from engines.sampling.constraint import Constraint
 from engines.sampling.logprobs import Top, log_normaliser, top_logprobs
-from engines.sampling.params import SamplingParams
 from engines.sampling.philox import Purpose, uniforms
+from engines.sampling.sequence_state import SequenceState
 from engines.sampling.thresholds import Logits
-
-
-@dataclass(frozen=True)
-class SequenceState:
-    """What the sampler keeps of one open sequence."""
-
-    index: int
-    params: SamplingParams
-    constraint: Constraint | None = None
-
-    @property
-    def greedy(self) -> bool:
-        return self.params.temperature == 0.0 or self.params.top_k == 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +22,7 @@ class Draws:
     """One entry a row."""
 
     tokens: list[int]
-    logprobs: dict[int, tuple[float, Top]] = field(default_factory=dict)
+    logprobs: dict[int, tuple[float, Top]]
     """Row -> (the token's log-probability, the likeliest beside it), only for rows whose sequence asks for them."""
 
 
@@ -62,7 +48,7 @@ class Sampler:
         """Raises PlanError where the sequence is open already."""
         if spec.sequence in self._sequences:
             raise PlanError(f"opened: sequence {spec.sequence} is open already")
-        self._sequences[spec.sequence] = SequenceState(spec.index, spec.sampling, constraint)
+        self._sequences[spec.sequence] = SequenceState(spec, constraint)
 
     def close(self, sequence: int) -> None:
         """Forget a sequence. Raises PlanError where it is not open."""
@@ -78,12 +64,14 @@ class Sampler:
         states = [self._sequences[sequence] for sequence in sequences]
         likeliest = logits.argmax(axis=1)
         require_distributions(logits[np.arange(len(states)), likeliest], sequences)
-        masked, likeliest = _mask(logits, likeliest, states)
         tokens: list[int] = likeliest.tolist()
+        if all(state.plain for state in states):
+            return Draws(tokens, {})
+        masked = _mask(logits, states, tokens)
         self._draw_random(masked, states, positions, tokens)
-        for row, state in enumerate(states):
+        for token, state in zip(tokens, states, strict=True):
             if state.constraint is not None:
-                state.constraint.advance(tokens[row])
+                state.constraint.advance(token)
         asked = {row: state.params.logprobs for row, state in enumerate(states) if state.params.logprobs is not None}
         return Draws(tokens, {row: self._logprob(logits[row], tokens[row], top) for row, top in asked.items()})
 
@@ -127,22 +115,20 @@ class Sampler:
                 raise StepError(f"sequence {sequence} holds impossible sampling parameters: {params}")
 
 
-def _mask(
-    logits: Logits, likeliest: npt.NDArray[np.int64], states: Sequence[SequenceState]
-) -> tuple[Logits, npt.NDArray[np.int64]]:
-    """The logits with forbidden tokens at -inf; the very same array where no row has a constraint.
+def _mask(logits: Logits, states: Sequence[SequenceState], likeliest: list[int]) -> Logits:
+    """The logits with forbidden tokens at -inf, and ``likeliest`` among the others; the very same array where no row has a constraint.
 
     Each call reads a constraint's state as it is before any token of the call, so a constrained sequence may have one row a call.
     """
     constrained = [(row, state.constraint) for row, state in enumerate(states) if state.constraint is not None]
     if not constrained:
-        return logits, likeliest
-    masked, likeliest = logits.copy(), likeliest.copy()
+        return logits
+    masked = logits.copy()
     for row, constraint in constrained:
         allowed = np.ones(logits.shape[1], np.bool_)
         constraint.mask(allowed)
         masked[row, ~allowed] = -np.inf
-        likeliest[row] = masked[row].argmax()
+        likeliest[row] = int(masked[row].argmax())
         if not np.isfinite(masked[row, likeliest[row]]):
             raise StepError(f"logits of row {row}: the constraint leaves no possible token")
-    return masked, likeliest
+    return masked
