@@ -1,0 +1,183 @@
+"""Start, drain, failure: what those who operate the server rely on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
+from server.app import App
+from server.config import Config
+from server.loading import LoadedModel
+from server.phases import Phases
+from server.readiness import Readiness, State
+from tests.fakes.fake_engine import FakeEngine
+from tests.fakes.running import Running, collect, configure, loaded, request, running, until
+
+
+async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(call)
+    return caught.value.code(), caught.value.details()
+
+
+async def start_stream(server: Running, tokens: int = 100) -> Any:
+    call = server.generation.Generate(request(max_tokens=tokens))
+    await call.initial_metadata()
+    return call
+
+
+# ---------------------------------------------------------------------- start
+
+
+async def test_not_ready_until_the_warm_up_went_through_case_B4_B6() -> None:
+    """While it loads and warms up, every surface says so, and nobody but the warm-up gets in."""
+    engine = FakeEngine(silent_steps=10_000)  # the warm-up hangs in its prefill
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def load(config: Config, phases: Phases) -> LoadedModel:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+        return loaded(engine)
+
+    app = App(configure(), load)
+    over = asyncio.create_task(app.run())
+    await until(lambda: bool(app.http_port))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc_port}") as channel, aiohttp.ClientSession() as session:
+        for loading in (True, False):
+            code, details = await code_of(GenerationStub(channel).Generate(request()))
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "starting" in details
+            async with session.get(f"http://127.0.0.1:{app.http_port}/readyz") as response:
+                assert (response.status, await response.text()) == (503, "starting\n")
+            if loading:
+                gate.set()
+                await until(lambda: bool(engine.submitted))
+        forged = GenerationStub(channel).Generate(request(), metadata=(("firsttoken-warm-up", "guess"),))
+        assert (await code_of(forged))[0] is grpc.StatusCode.UNAVAILABLE
+        assert len(engine.submitted) == 1
+        engine.silent_steps = 0
+        await until(lambda: app.readiness.ready)
+        await collect(GenerationStub(channel).Generate(request(max_tokens=1)))
+    app.request_stop()
+    assert await over == 0
+
+
+async def test_a_failed_warm_up_ends_the_process_case_B5() -> None:
+    app = App(configure(lifecycle__warm_up_timeout=0.2), lambda _, __: loaded(FakeEngine(silent_steps=10_000)))
+    assert await app.run() == 1
+    assert app.readiness.state is State.FAILED
+
+
+async def test_an_engine_that_cannot_be_loaded_ends_the_process() -> None:
+    def load(config: Config, phases: Phases) -> LoadedModel:
+        raise OSError("no such engine")
+
+    assert await App(configure(), load).run() == 1
+
+
+async def test_a_taken_port_fails_loudly_before_anything_is_loaded() -> None:
+    loads: list[int] = []
+
+    def load(config: Config, phases: Phases) -> LoadedModel:
+        loads.append(1)
+        return loaded(FakeEngine())
+
+    async with running() as server:
+        for flags in ({"grpc__port": server.app.grpc_port}, {"http__port": server.app.http_port}):
+            app = App(configure(**flags), load)
+            assert await app.run() == 1
+    assert loads == []
+
+
+async def test_a_stop_while_loading_does_not_wait_for_the_load() -> None:
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def load(config: Config, phases: Phases) -> LoadedModel:
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        return loaded(FakeEngine())
+
+    app = App(configure(), load)
+    over = asyncio.create_task(app.run())
+    await until(lambda: bool(app.grpc_port))
+    app.request_stop()
+    assert await over == 0
+    release.set()
+
+
+async def test_phases_of_the_start_are_told_case_B12() -> None:
+    async with running() as server:
+        phases = server.app._phases.seconds
+        assert list(phases) == ["import", "ports", "load", "warm_up", "ready"]
+        assert phases["ready"] >= phases["load"] + phases["warm_up"]
+
+
+# ---------------------------------------------------------------------- drain
+
+
+async def test_a_drain_lets_streams_finish_and_refuses_new_ones_case_I1_I2_I4_I5() -> None:
+    async with running(FakeEngine(step_seconds=0.005), lifecycle__drain_delay=0.2) as server:
+        stream = await start_stream(server)
+        server.app.request_stop()
+        await until(lambda: server.app.readiness.state is State.CLOSING)
+        await collect(server.generation.Generate(request(max_tokens=1)))  # load balancers have not looked yet
+        await until(lambda: server.app.readiness.state is State.DRAINING)
+        code, _ = await code_of(server.generation.Generate(request()))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert (await server.http("/readyz"))[0] == 503
+        tokens, _, final = await collect(stream)
+        assert len(tokens) == final.usage.completion_tokens == 100
+        assert await server.over == 0
+        assert server.engine.cancels == []
+
+
+async def test_what_outlives_the_grace_ends_with_a_status_case_I1_I7() -> None:
+    async with running(FakeEngine(step_seconds=0.02), lifecycle__drain_grace=0.2) as server:
+        stream = await start_stream(server, 400)
+        server.app.request_stop()
+        code, details = await code_of(stream)
+        assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+        assert await server.over == 0
+        assert not server.engine.live
+
+
+async def test_a_second_signal_is_fast_case_I3() -> None:
+    async with running(
+        FakeEngine(step_seconds=0.02), lifecycle__drain_grace=3600, lifecycle__drain_delay=3600
+    ) as server:
+        stream = await start_stream(server, 400)
+        server.app.request_stop()
+        await asyncio.sleep(0.05)
+        server.app.request_stop()
+        assert (await code_of(stream))[0] is grpc.StatusCode.UNAVAILABLE
+        assert await server.over == 1
+
+
+# ---------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("trouble", ["die", "hang"])
+async def test_engine_trouble_ends_streams_and_process_case_B7_B8(trouble: str) -> None:
+    async with running(FakeEngine(step_seconds=0.01)) as server:
+        stream = await start_stream(server, 400)
+        getattr(server.engine, trouble)()
+        code, details = await code_of(stream)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "engine" in details
+        assert server.app.readiness.state is State.FAILED
+        assert await server.over == 1
+
+
+def test_readiness_only_moves_forward() -> None:
+    readiness = Readiness()
+    assert readiness.become(State.READY)
+    assert readiness.become(State.DRAINING)
+    assert not readiness.become(State.READY)
+    assert not readiness.become(State.DRAINING)
+    assert readiness.state is State.DRAINING
+    assert readiness.become(State.FAILED)
