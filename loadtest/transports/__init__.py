@@ -1,0 +1,1 @@
+"""The wires that a load can go over."""
