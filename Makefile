@@ -6,7 +6,7 @@ ENGINE := engine-cache/smollm2
 # The first Python from 3.11 to 3.13 that runs. `make PYTHON=python3.12 test` chooses another.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
-PACKAGES := engines build_scripts server firsttoken protos benchmarks tests
+PACKAGES := engines build_scripts server firsttoken loadtest protos benchmarks tests
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -25,7 +25,7 @@ class Paced(generation_grpc.GenerationServicer):
         self.seats = asyncio.Semaphore(options.seats)
         self.running = self.waiting = 0
 
-    async def Generate(  # noqa: N802 - the protocol's name
+    async def Generate(
         self, request: generation.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[generation.GenerateResponse]:
         options = self.options
@@ -68,7 +68,7 @@ class Facts(operations_grpc.OperationsServicer):
     def __init__(self, paced: Paced) -> None:
         self.paced = paced
 
-    async def GetServerInfo(  # noqa: N802 - the protocol's name
+    async def GetServerInfo(
         self, _request: operations.GetServerInfoRequest, _context: grpc.aio.ServicerContext
     ) -> operations.GetServerInfoResponse:
         limits = operations.Limits(
@@ -76,7 +76,7 @@ class Facts(operations_grpc.OperationsServicer):
         )
         return operations.GetServerInfoResponse(model="paced", engine="fake", limits=limits)
 
-    async def GetLoad(  # noqa: N802 - the protocol's name
+    async def GetLoad(
         self, _request: operations.GetLoadRequest, _context: grpc.aio.ServicerContext
     ) -> operations.GetLoadResponse:
         waiting = operations.WaitingByClass(interactive=self.paced.waiting)

@@ -15,7 +15,7 @@ from loadtest.transports.base import Target
 from loadtest.transports.grpc_wire import GrpcWire
 
 
-class Generic(grpc.GenericRpcHandler):
+class Generic(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     """Streams back what the method's name asks for."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Generic(grpc.GenericRpcHandler):
 
     async def refuse(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         yield b"one"
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "field n: 100 % – zu viel")
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "field n: 100 % voll, für alle")
 
     async def forever(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         try:
@@ -60,13 +60,13 @@ class Seen:
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
-        self.times: list[float] = []
+        self.first = asyncio.Event()
         self.over: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self.statuses = 0
 
-    def on_message(self, message: bytes, now: float) -> None:
+    def on_message(self, message: bytes, _now: float) -> None:
         self.messages.append(message)
-        self.times.append(now)
+        self.first.set()
 
     def on_status(self, status: str, detail: str, _now: float) -> None:
         self.statuses += 1
@@ -122,7 +122,7 @@ async def test_a_status_amid_a_stream_comes_with_its_message() -> None:
     async with served() as (_, wire):
         seen = Seen()
         await wire.start("/s/refuse", frame_message(b""), seen.on_message, seen.on_status)
-        assert await seen.over == ("RESOURCE_EXHAUSTED", "field n: 100 % – zu viel")
+        assert await seen.over == ("RESOURCE_EXHAUSTED", "field n: 100 % voll, für alle")
         assert seen.messages == [b"one"]
 
 
@@ -136,8 +136,7 @@ async def test_cancel_reaches_the_server_and_is_said_once() -> None:
     async with served() as (handler, wire):
         seen = Seen()
         call = await wire.start("/s/forever", frame_message(b""), seen.on_message, seen.on_status)
-        while not seen.messages:
-            await asyncio.sleep(0.001)
+        await seen.first.wait()
         call.cancel("CLIENT_CANCELLED", "enough")
         call.cancel("CLIENT_CANCELLED", "again")
         assert await seen.over == ("CLIENT_CANCELLED", "enough")
@@ -167,8 +166,8 @@ async def test_a_lost_server_ends_every_call_as_unavailable() -> None:
         seen = [Seen() for _ in range(3)]
         for each in seen:
             await wire.start("/s/forever", frame_message(b""), each.on_message, each.on_status)
-        while not all(each.messages for each in seen):
-            await asyncio.sleep(0.001)
+        for each in seen:
+            await each.first.wait()
     statuses = [(await each.over)[0] for each in seen]
     assert set(statuses) <= {"UNAVAILABLE", "CANCELLED"}
 
@@ -186,9 +185,7 @@ def test_an_address_without_a_port_is_refused(address: str) -> None:
         host_and_port(address)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "header"), [(0.0000001, "1u"), (1.5, "1500000u"), (3600.0, "3600000m")]
-)
+@pytest.mark.parametrize(("seconds", "header"), [(0.0000001, "1u"), (1.5, "1500000u"), (3600.0, "3600000m")])
 def test_timeout_header_keeps_to_eight_digits(seconds: float, header: str) -> None:
     assert timeout_header(seconds) == header
 
@@ -204,8 +201,8 @@ async def test_more_streams_than_a_connection_may_hold_open_another() -> None:
     seen = [Seen() for _ in range(5)]
     calls = [await wire.start("/s/forever", frame_message(b""), each.on_message, each.on_status) for each in seen]
     async with asyncio.timeout(5):
-        while not all(each.messages for each in seen):
-            await asyncio.sleep(0.001)
+        for each in seen:
+            await each.first.wait()
     for call in calls:
         call.cancel("UNFINISHED", "")
     wire.close()

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes import paced
 
 from firsttoken.commands import load
 from loadtest.arrivals import Arrivals, constant_rate
@@ -17,6 +16,7 @@ from loadtest.run import run_load
 from loadtest.summary import summarise
 from loadtest.transports.base import Target
 from loadtest.workload import Behaviour, Lengths, SharedPrefix, Turns, Workload
+from tests.load.fakes import paced
 
 
 def fixed(value: float) -> Distribution:
@@ -90,10 +90,14 @@ def test_refusals_cancels_and_deadlines_are_told_apart() -> None:
     with paced("--ttft", "0.3", "--refuse-length", "99") as address:
         refused = run_load(Workload(concurrency=2, requests=4, lengths=lengths(output=99)), native(address))
         given_up = Behaviour(cancel_rate=1.0, cancel_after=fixed(0.05))
-        cancelled = run_load(Workload(concurrency=2, requests=4, lengths=lengths(), behaviour=given_up), native(address))
+        cancelled = run_load(
+            Workload(concurrency=2, requests=4, lengths=lengths(), behaviour=given_up), native(address)
+        )
         late = Behaviour(deadline=0.1)
         expired = run_load(Workload(concurrency=2, requests=4, lengths=lengths(), behaviour=late), native(address))
-    assert {(record.status, record.detail) for record in refused.records} == {("RESOURCE_EXHAUSTED", "no room: 100 % full")}
+    assert {(record.status, record.detail) for record in refused.records} == {
+        ("RESOURCE_EXHAUSTED", "no room: 100 % full")
+    }
     assert {record.status for record in cancelled.records} == {"CLIENT_CANCELLED"}
     assert summarise(cancelled).total.requests == 0
     assert {record.status for record in expired.records} == {"DEADLINE_EXCEEDED"}

@@ -176,7 +176,7 @@ def test_text_prompts_tokenize_to_exactly_their_ids(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_words_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="--tokenizer.*256"):
+    with pytest.raises(WorkloadError, match=r"--tokenizer.*256"):
         word_space(byte_tokenizer(tmp_path / "tokenizer.json", 100))
     with pytest.raises(WorkloadError, match="--tokenizer"):
         word_space(tmp_path / "none.json")

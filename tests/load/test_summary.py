@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import record, result
 
 from loadtest.client_health import ClientHealth
 from loadtest.conclusions import Bound, conclude
@@ -17,6 +16,7 @@ from loadtest.statistics import spread, weighted_quantiles, wilson
 from loadtest.summary import summarise
 from loadtest.transports.base import LoadSample, TargetFacts
 from loadtest.workload import Workload
+from tests.load.records import record, result
 
 
 def load(running: int = 5, waiting: int = 0, kv: float = 0.3) -> LoadSample:
@@ -173,5 +173,7 @@ def test_a_client_at_its_limit_overrules_every_other_reading() -> None:
 
 def test_a_queue_that_only_grows_is_said() -> None:
     growing = [(float(at), load(running=10, waiting=at * 3)) for at in range(5)]
-    text = " ".join(conclude(summarise(result(STEADY, growing, facts=TargetFacts("native", max_sequences=10)))).sentences)
+    text = " ".join(
+        conclude(summarise(result(STEADY, growing, facts=TargetFacts("native", max_sequences=10)))).sentences
+    )
     assert "did not fall back" in text

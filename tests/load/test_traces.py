@@ -44,7 +44,14 @@ def test_mooncake_keeps_its_blocks(tmp_path: Path) -> None:
 def test_a_recording_keeps_classes_and_tenants(tmp_path: Path) -> None:
     lines = [
         {"format": "firsttoken-recording", "version": 1, "block_size": 32},
-        {"at": 0.5, "prompt_tokens": 70, "output_tokens": 3, "prefix": ["ff", "0a"], "priority": "batch", "tenant": "t1"},
+        {
+            "at": 0.5,
+            "prompt_tokens": 70,
+            "output_tokens": 3,
+            "prefix": ["ff", "0a"],
+            "priority": "batch",
+            "tenant": "t1",
+        },
     ]
     trace = read_trace(write(tmp_path, "\n".join(map(json.dumps, lines))))
     assert trace.rows == (TraceRow(0.0, 70, 3, (255, 10), "batch", "t1"),)
