@@ -19,10 +19,10 @@ import structlog
 from engines.contract import EngineDeadError, EngineError, StepHandle, StepPlan, StepRunner
 from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest, TokensEvent
 from server.engine_life import EngineLife
-from server.engine_stats import Snapshot, engine_stats
+from server.engine_stats import Snapshot, backlog, engine_stats
 from server.inbox import Cancel, Inbox, Stop, Submit
 from server.pulse import Pulse
-from server.scheduling.admission import Admission, Backlog
+from server.scheduling.admission import Admission
 from server.scheduling.batcher import Batcher
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class StepEngine:
         self._thread.start()
 
     def submit(self, request: GenerationRequest) -> None:
-        self._admission.check(len(request.prompt), self._backlog())
+        self._admission.check(len(request.prompt), backlog(self.stats()))
         self._life.enter(request)
         self._inbox.put(Submit(request))
 
@@ -98,11 +98,6 @@ class StepEngine:
         self._thread.join(timeout)
         if self._thread.is_alive():
             log.warning("engine_thread_still_running", timeout_seconds=timeout)
-
-    def _backlog(self) -> Backlog:
-        stats = self.stats()
-        rate = stats.computed_tokens / stats.engine_seconds if stats.engine_seconds else 0.0
-        return Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate)
 
     # ------------------------------------------------------------------ the engine thread
 

@@ -7,6 +7,7 @@ import msgspec
 from server.engine import EngineStats
 from server.engine_life import EngineLife
 from server.pulse import Pulse
+from server.scheduling.admission import Backlog
 from server.scheduling.counters import SchedulingStats
 
 
@@ -48,3 +49,9 @@ def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineSt
         sample_seconds=pulse.sample_seconds,
         deliver_seconds=pulse.deliver_seconds,
     )
+
+
+def backlog(stats: EngineStats) -> Backlog:
+    """What admission asks about, out of the same snapshot."""
+    rate = stats.computed_tokens / stats.engine_seconds if stats.engine_seconds else 0.0
+    return Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate)

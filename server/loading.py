@@ -8,21 +8,23 @@ from pathlib import Path
 
 import structlog
 
-from engines.contract import RunnerLimits, StepRunner
+from engines.contract import Capabilities, ExecutorLimits, RequestExecutor, RunnerLimits, StepRunner
 from engines.manifest import EngineManifest
 from server.config import Config, SchedulerConfig
 from server.engine import Engine, EngineInfo
 from server.engine_loop import StepEngine
+from server.executor_loop import ExecutorEngine
 from server.phases import Phases
 from server.scheduling.admission import Admission
 from server.scheduling.batcher import Batcher
 from server.scheduling.config import BatcherConfig
+from server.scheduling.executor_feed import ExecutorFeed
 from server.text.chat import ChatTemplate
 from server.text.tokenizer import TextTokenizer
 
 log = structlog.get_logger(__name__)
 
-SIMULATED = "simulated"
+SIMULATED, SIMULATED_EXECUTOR = "simulated", "simulated-executor"
 TOKENIZER_NAME = "tokenizer.json"
 
 
@@ -42,17 +44,21 @@ Loader = Callable[[Config, Phases], LoadedModel]
 def load_model(config: Config, phases: Phases) -> LoadedModel:
     """Load what ``engine.directory`` names. Raises EngineLoadError, ValueError and OSError, each saying what to change."""
     kind, _, profile = config.engine.directory.partition(":")
-    if kind == SIMULATED:
-        return _load_simulated(profile or "instant", config)
+    if kind in (SIMULATED, SIMULATED_EXECUTOR):
+        return _load_simulated(profile or "instant", config, executor=kind == SIMULATED_EXECUTOR)
     return _load_openvino(Path(config.engine.directory), config, phases)
 
 
-def _load_simulated(profile: str, config: Config) -> LoadedModel:
+def _load_simulated(profile: str, config: Config, *, executor: bool) -> LoadedModel:
     from engines import simulated
 
     rows, tokens = _step_size(config.scheduler)
-    loaded = simulated.load(profile, simulated.SimulatedShape(max_rows=rows, max_step_tokens=tokens))
-    return _assemble(loaded.engine, loaded.manifest, loaded.tokenizer_json, config)
+    shape = simulated.SimulatedShape(max_rows=rows, max_step_tokens=tokens)
+    if executor:
+        twin = simulated.load(profile, shape, executor=True)
+        return _assemble(_executor_engine(twin.engine, twin.manifest, config), twin.manifest, twin.tokenizer_json)
+    loaded = simulated.load(profile, shape)
+    return _assemble(_step_engine(loaded.engine, loaded.manifest, config), loaded.manifest, loaded.tokenizer_json)
 
 
 def _load_openvino(directory: Path, config: Config, phases: Phases) -> LoadedModel:
@@ -75,7 +81,8 @@ def _load_openvino(directory: Path, config: Config, phases: Phases) -> LoadedMod
     phases.record("transform", timings.transform_seconds)
     phases.record("compile", timings.compile_seconds)
     phases.record("allocate", timings.allocate_seconds)
-    return _assemble(runner, manifest, (directory / TOKENIZER_NAME).read_text(encoding="utf-8"), config)
+    engine = _step_engine(runner, manifest, config)
+    return _assemble(engine, manifest, (directory / TOKENIZER_NAME).read_text(encoding="utf-8"))
 
 
 def _step_size(scheduler: SchedulerConfig) -> tuple[int, int]:
@@ -84,27 +91,59 @@ def _step_size(scheduler: SchedulerConfig) -> tuple[int, int]:
     return scheduler.max_sequences, most
 
 
-def _assemble(runner: StepRunner, manifest: EngineManifest, tokenizer_json: str, config: Config) -> LoadedModel:
+def _assemble(engine: Engine, manifest: EngineManifest, tokenizer_json: str) -> LoadedModel:
     facts = manifest.tokenizer
     tokenizer = TextTokenizer.from_json(tokenizer_json, bos_id=facts.bos_id if facts.add_bos else None)
-    batcher = Batcher(
-        runner.limits,
-        fingerprint=manifest.fingerprint,
-        config=BatcherConfig(**config.scheduler.model_dump()),
-    )
-    admission = Admission(
-        max_waiting_requests=config.admission.max_waiting_requests,
-        max_waiting_tokens=config.admission.max_waiting_tokens,
-    )
-    info = _describe(runner, manifest, config)
-    log.info("capacity", **capacity(runner.limits))
-    return LoadedModel(StepEngine(runner, batcher, admission, info), tokenizer, _template(manifest, tokenizer))
+    return LoadedModel(engine, tokenizer, _template(manifest, tokenizer))
 
 
-def _describe(runner: StepRunner, manifest: EngineManifest, config: Config) -> EngineInfo:
+def _step_engine(runner: StepRunner, manifest: EngineManifest, config: Config) -> Engine:
     limits = runner.limits
-    return EngineInfo(
+    batcher = Batcher(limits, fingerprint=manifest.fingerprint, config=BatcherConfig(**config.scheduler.model_dump()))
+    log.info("capacity", **capacity(limits))
+    info = _describe(
+        manifest,
+        limits,
+        runner.capabilities,
         kind=manifest.engine,
+        bytes_per_block=limits.bytes_per_block,
+        max_sequences=config.scheduler.max_sequences,
+        max_step_tokens=limits.max_step_tokens,
+    )
+    return StepEngine(runner, batcher, _admission(config), info)
+
+
+def _executor_engine(executor: RequestExecutor, manifest: EngineManifest, config: Config) -> Engine:
+    limits = executor.limits
+    info = _describe(
+        manifest,
+        limits,
+        executor.capabilities,
+        kind=f"{manifest.engine}-executor",
+        bytes_per_block=0,  # executors do not tell
+        max_sequences=limits.max_batch_size,
+        max_step_tokens=limits.max_num_tokens,
+    )
+    return ExecutorEngine(executor, ExecutorFeed(limits), _admission(config), info)
+
+
+def _admission(config: Config) -> Admission:
+    caps = config.admission
+    return Admission(max_waiting_requests=caps.max_waiting_requests, max_waiting_tokens=caps.max_waiting_tokens)
+
+
+def _describe(
+    manifest: EngineManifest,
+    limits: RunnerLimits | ExecutorLimits,
+    capabilities: Capabilities,
+    *,
+    kind: str,
+    bytes_per_block: int,
+    max_sequences: int,
+    max_step_tokens: int,
+) -> EngineInfo:
+    return EngineInfo(
+        kind=kind,
         model=manifest.source.name,
         fingerprint=manifest.fingerprint,
         vocab_size=limits.vocab_size,
@@ -112,10 +151,10 @@ def _describe(runner: StepRunner, manifest: EngineManifest, config: Config) -> E
         max_context=limits.max_context,
         block_size=limits.block_size,
         block_count=limits.block_count,
-        bytes_per_block=limits.bytes_per_block,
-        max_sequences=config.scheduler.max_sequences,
-        max_step_tokens=limits.max_step_tokens,
-        capabilities=runner.capabilities,
+        bytes_per_block=bytes_per_block,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        capabilities=capabilities,
     )
 
 
