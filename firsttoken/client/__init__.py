@@ -1,0 +1,71 @@
+"""The client library: ``from firsttoken import Client, AsyncClient``."""
+
+from firsttoken.client.aio_client import AsyncClient
+from firsttoken.client.aio_stream import AsyncStream
+from firsttoken.client.channels import Tls
+from firsttoken.client.errors import (
+    AccessError,
+    ArgumentError,
+    CallCancelledError,
+    CallError,
+    ConflictError,
+    DeadlineError,
+    FirstTokenError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    ServerFaultError,
+    StreamStateError,
+    UnavailableError,
+)
+from firsttoken.client.requests import GenerateOptions
+from firsttoken.client.retries import RetryPolicy
+from firsttoken.client.stream import Stream
+from firsttoken.client.sync_client import Client
+from firsttoken.client.values import (
+    Capabilities,
+    Delta,
+    Final,
+    FinishReason,
+    Limits,
+    Load,
+    Message,
+    Priority,
+    ServerInfo,
+    Timings,
+    Usage,
+)
+
+__all__ = [
+    "AccessError",
+    "ArgumentError",
+    "AsyncClient",
+    "AsyncStream",
+    "CallCancelledError",
+    "CallError",
+    "Capabilities",
+    "Client",
+    "ConflictError",
+    "DeadlineError",
+    "Delta",
+    "Final",
+    "FinishReason",
+    "FirstTokenError",
+    "GenerateOptions",
+    "InvalidRequestError",
+    "Limits",
+    "Load",
+    "Message",
+    "NotFoundError",
+    "OverloadedError",
+    "Priority",
+    "RetryPolicy",
+    "ServerFaultError",
+    "ServerInfo",
+    "Stream",
+    "StreamStateError",
+    "Timings",
+    "Tls",
+    "UnavailableError",
+    "Usage",
+]

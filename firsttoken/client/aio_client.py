@@ -1,0 +1,93 @@
+"""The async client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+import grpc.aio
+
+from firsttoken.client import replies, requests
+from firsttoken.client.aio_stream import AsyncStream
+from firsttoken.client.base import BaseClient
+from firsttoken.client.readiness import ReadinessPoll
+from firsttoken.client.requests import Conversation, GenerateOptions
+from firsttoken.client.values import Load, ServerInfo
+from protos.firsttoken.v1 import operations_pb2
+
+
+class AsyncClient(BaseClient):
+    """Talks to one firsttoken server from one event loop; make one and keep it: it holds the connection.
+
+    ::
+
+        async with AsyncClient("localhost:50051") as client:
+            print(await client.generate("The capital of France is", max_tokens=16).text())
+    """
+
+    _grpc = grpc.aio
+
+    def generate(self, prompt: str | Sequence[int] | None = None, **options: Unpack[GenerateOptions]) -> AsyncStream:
+        """As Client.generate: the request is sent at once; read the stream, or ``await`` its text(). Not a coroutine."""
+        return AsyncStream(*self._generation(prompt, options))
+
+    async def tokenize(
+        self, prompt: str | None = None, *, messages: Conversation | None = None, timeout: float | None = None
+    ) -> list[int]:
+        """As Client.tokenize."""
+        request = requests.tokenize_request(prompt, messages)
+        return list((await self._call(self._connections.next().generation.Tokenize, request, timeout)).ids)
+
+    async def detokenize(
+        self, ids: Sequence[int], *, show_special_tokens: bool = False, timeout: float | None = None
+    ) -> str:
+        """As Client.detokenize."""
+        request = requests.detokenize_request(ids, show_special_tokens)
+        return str((await self._call(self._connections.next().generation.Detokenize, request, timeout)).text)
+
+    async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """As Client.server_info."""
+        method = self._connections.next().operations.GetServerInfo
+        return replies.server_info_of(await self._call(method, operations_pb2.GetServerInfoRequest(), timeout))
+
+    async def load(self, *, timeout: float | None = None) -> Load:
+        """As Client.load."""
+        method = self._connections.next().operations.GetLoad
+        return replies.load_of(await self._call(method, operations_pb2.GetLoadRequest(), timeout))
+
+    async def wait_ready(self, timeout: float = 60.0) -> None:
+        """As Client.wait_ready."""
+        poll = ReadinessPoll(self._address, timeout)
+        while not poll.ready:
+            try:
+                reply = await self._connections.next().health.Check(
+                    poll.request, timeout=poll.attempt_timeout(), metadata=self._metadata
+                )
+                poll.answered(reply)
+            except grpc.RpcError as failure:
+                poll.failed(failure)
+            await asyncio.sleep(poll.pause())
+
+    async def close(self) -> None:
+        """Close the connection; streams that still run are cancelled. Idempotent."""
+        for channel in self._connections.take():
+            await channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(self, method: Callable[..., Any], request: Any, timeout: float | None) -> Any:  # noqa: ANN401 - grpc has no types
+        attempts = self._attempts(timeout)
+        while True:
+            try:
+                return await method(request, timeout=attempts.remaining(), metadata=self._metadata)
+            except grpc.RpcError as failure:
+                await asyncio.sleep(attempts.next_delay(failure, taken=False))

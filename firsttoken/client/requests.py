@@ -1,0 +1,140 @@
+"""From arguments to protocol messages: one place for the sync and the async client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
+
+from google.protobuf.duration_pb2 import Duration
+
+from firsttoken.client.errors import ArgumentError
+from firsttoken.client.values import Message, Priority
+from protos.firsttoken.v1 import generation_pb2 as pb
+
+Conversation: TypeAlias = "Sequence[Message | Mapping[str, str]]"
+"""Turns, oldest first; a mapping has the keys ``role`` and ``content``."""
+
+
+class GenerateOptions(TypedDict, total=False):
+    """What generate() takes beside the prompt. What is left out takes the server's default."""
+
+    messages: Conversation
+    """A conversation instead of a prompt; the model's chat template renders it."""
+    max_tokens: int
+    """At most this many tokens of output. 0 only computes the prompt, so that its prefix is cached."""
+    temperature: float
+    """0 (the default) takes the likeliest token each time; up to 100."""
+    top_k: int
+    """Draw among the k likeliest; 0 = all."""
+    top_p: float
+    """Draw among the smallest set of likeliest tokens with at least this probability together."""
+    min_p: float
+    """Draw among tokens at least this fraction as likely as the likeliest."""
+    seed: int
+    """The same seed, prompt and options give the same tokens. Without one the server draws one and tells it in Final."""
+    stop: str | Sequence[str]
+    """The output ends before the first of these."""
+    stop_token_ids: Sequence[int]
+    priority: Priority | str
+    """A Priority or its value, e.g. ``"batch"``."""
+    cache_salt: str
+    """Prefixes are shared only between requests of equal salt."""
+    ttft_deadline: float
+    """Seconds within which the first token must be out, or the call ends with DeadlineError."""
+    timeout: float
+    """Seconds that the whole call may take, retries included. Left out: the client's own."""
+
+
+def generate_request(prompt: str | Sequence[int] | None, options: GenerateOptions) -> pb.GenerateRequest:
+    """Raises ArgumentError, naming the argument."""
+    unknown = options.keys() - GenerateOptions.__annotations__.keys()
+    if unknown:
+        raise ArgumentError(f"generate() has no option {', '.join(sorted(unknown))}")
+    request = pb.GenerateRequest(prompt=prompt_of(prompt, options.get("messages")))
+    _set(request, "max_tokens", options.get("max_tokens"))
+    for name in ("temperature", "top_k", "top_p", "min_p", "seed"):
+        _set(request.sampling, name, options.get(name))
+    stop = options.get("stop", ())
+    _extend(request.stop.strings, "stop", [stop] if isinstance(stop, str) else stop)
+    _extend(request.stop.token_ids, "stop_token_ids", options.get("stop_token_ids", ()))
+    _set(request, "cache_salt", options.get("cache_salt"))
+    if "priority" in options:
+        request.priority = _priority(options["priority"])
+    if "ttft_deadline" in options:
+        request.ttft_deadline.CopyFrom(_duration("ttft_deadline", options["ttft_deadline"]))
+    return request
+
+
+def prompt_of(prompt: str | Sequence[int] | None, messages: Conversation | None) -> pb.Prompt:
+    """Raises ArgumentError unless exactly one is given."""
+    if (prompt is None) == (messages is None):
+        raise ArgumentError("give either a prompt or messages")
+    result = pb.Prompt()
+    if isinstance(prompt, str):
+        _set(result, "text", prompt, name="prompt")
+    elif prompt is not None:
+        result.token_ids.SetInParent()
+        _extend(result.token_ids.ids, "prompt", prompt)
+    else:
+        result.messages.SetInParent()
+        _extend(result.messages.messages, "messages", [_message(message) for message in messages or ()])
+    return result
+
+
+def tokenize_request(prompt: str | None, messages: Conversation | None) -> pb.TokenizeRequest:
+    return pb.TokenizeRequest(prompt=prompt_of(prompt, messages))
+
+
+def detokenize_request(ids: Sequence[int], show_special_tokens: bool) -> pb.DetokenizeRequest:
+    request = pb.DetokenizeRequest(show_special_tokens=show_special_tokens)
+    _extend(request.ids, "ids", ids)
+    return request
+
+
+def _message(message: Message | Mapping[str, str]) -> pb.Message:
+    try:
+        if isinstance(message, Message):
+            return pb.Message(role=message.role, content=message.content)
+        return pb.Message(**message)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"messages: each needs a role and a content, both text: {error}") from error
+
+
+def _priority(priority: Priority | str) -> pb.Priority:
+    try:
+        return _PRIORITIES[Priority(priority)]
+    except ValueError as error:
+        raise ArgumentError(f"priority: must be one of {[p.value for p in Priority]}, not {priority!r}") from error
+
+
+_PRIORITIES = {
+    Priority.INTERACTIVE: pb.PRIORITY_INTERACTIVE,
+    Priority.STANDARD: pb.PRIORITY_STANDARD,
+    Priority.BATCH: pb.PRIORITY_BATCH,
+}
+
+
+def _duration(name: str, seconds: float) -> Duration:
+    try:
+        result = Duration()
+        result.FromNanoseconds(round(seconds * 1e9))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name}: must be seconds, not {seconds!r}") from error
+    return result
+
+
+def _set(message: Any, field: str, value: object, *, name: str | None = None) -> None:  # noqa: ANN401 - any protobuf message
+    if value is None:
+        return
+    try:
+        setattr(message, field, value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name or field}: {error}") from error
+
+
+def _extend(field: Any, name: str, values: Sequence[object]) -> None:  # noqa: ANN401 - any repeated field
+    try:
+        if len(values):  # extending by nothing would set the message that holds the field
+            field.extend(values)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}: {error}") from error

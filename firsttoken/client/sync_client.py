@@ -1,0 +1,91 @@
+"""The sync client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+
+from firsttoken.client import replies, requests
+from firsttoken.client.base import BaseClient
+from firsttoken.client.readiness import ReadinessPoll
+from firsttoken.client.requests import Conversation, GenerateOptions
+from firsttoken.client.stream import Stream
+from firsttoken.client.values import Load, ServerInfo
+from protos.firsttoken.v1 import operations_pb2
+
+
+class Client(BaseClient):
+    """Talks to one firsttoken server. Any thread may use it; make one and keep it: it holds the connection.
+
+    ::
+
+        with Client("localhost:50051") as client:
+            print(client.generate("The capital of France is", max_tokens=16).text())
+    """
+
+    _grpc = grpc
+
+    def generate(self, prompt: str | Sequence[int] | None = None, **options: Unpack[GenerateOptions]) -> Stream:
+        """Continue a text, token ids, or (``messages=``) a conversation. The request is sent at once; read the stream for its
+        output. Every option: :class:`firsttoken.client.requests.GenerateOptions`. Raises ArgumentError."""
+        return Stream(*self._generation(prompt, options))
+
+    def tokenize(
+        self, prompt: str | None = None, *, messages: Conversation | None = None, timeout: float | None = None
+    ) -> list[int]:
+        """The ids that generate() would see. Raises ArgumentError and CallErrors."""
+        request = requests.tokenize_request(prompt, messages)
+        return list(self._call(self._connections.next().generation.Tokenize, request, timeout).ids)
+
+    def detokenize(self, ids: Sequence[int], *, show_special_tokens: bool = False, timeout: float | None = None) -> str:
+        """The text of ids. Raises ArgumentError and CallErrors."""
+        request = requests.detokenize_request(ids, show_special_tokens)
+        return str(self._call(self._connections.next().generation.Detokenize, request, timeout).text)
+
+    def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """Versions, model and limits. Raises CallErrors."""
+        request = operations_pb2.GetServerInfoRequest()
+        return replies.server_info_of(self._call(self._connections.next().operations.GetServerInfo, request, timeout))
+
+    def load(self, *, timeout: float | None = None) -> Load:
+        """The load right now. Raises CallErrors."""
+        request = operations_pb2.GetLoadRequest()
+        return replies.load_of(self._call(self._connections.next().operations.GetLoad, request, timeout))
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the server is ready to generate. Raises UnavailableError after ``timeout`` seconds, saying why not."""
+        poll = ReadinessPoll(self._address, timeout)
+        while not poll.ready:
+            try:
+                reply = self._connections.next().health.Check(
+                    poll.request, timeout=poll.attempt_timeout(), metadata=self._metadata
+                )
+                poll.answered(reply)
+            except grpc.RpcError as failure:
+                poll.failed(failure)
+            time.sleep(poll.pause())
+
+    def close(self) -> None:
+        """Close the connection; streams that still run are cancelled. Idempotent."""
+        for channel in self._connections.take():
+            channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Callable[..., Any], request: Any, timeout: float | None) -> Any:  # noqa: ANN401 - grpc has no types
+        attempts = self._attempts(timeout)
+        while True:
+            try:
+                return method(request, timeout=attempts.remaining(), metadata=self._metadata)
+            except grpc.RpcError as failure:
+                time.sleep(attempts.next_delay(failure, taken=False))

@@ -1,0 +1,149 @@
+"""What goes into a call and what comes out of it, as plain frozen values. No protobuf in the public interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Priority(Enum):
+    """How serious the wait is."""
+
+    INTERACTIVE = "interactive"
+    """Somebody waits for the first word (the default)."""
+    STANDARD = "standard"
+    """Somebody waits for the answer."""
+    BATCH = "batch"
+    """Nobody waits."""
+
+
+class FinishReason(Enum):
+    """Why an output ended."""
+
+    END = "end"
+    """The model ended its text."""
+    STOP_TOKEN = "stop_token"
+    STOP_STRING = "stop_string"
+    LENGTH = "length"
+    """``max_tokens``, or the model's context, is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str
+    """``"system"``, ``"user"`` or ``"assistant"``; a model's chat template may know more."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New output."""
+
+    text: str
+    """Appended to all text before it, this is the output so far."""
+    tokens: tuple[int, ...]
+    """New token ids; they may run ahead of the text, which waits while it is half a character or may become a stop string."""
+    index: int = 0
+    """Which of the request's outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was used, in tokens. Each is counted once."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt's, how many came out of the prefix cache."""
+    completion_tokens: int
+    """The end-of-sequence or stop token included."""
+    discarded_tokens: int
+    """Generated and thrown away, because the output had ended before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time went, in seconds on the server's clock."""
+
+    queued: float
+    """From arrival until the prompt's computation began."""
+    prefill: float
+    """From there until the first token."""
+    first_token: float
+    """From arrival until the first token; 0 where there was none."""
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The end of a request that succeeded."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    stop_string: str | None
+    """The stop string that ended it, if one did."""
+    seed: int | None
+    """The seed that was used; None for greedy requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask for; GetServerInfo explains each."""
+
+    vocab_size: int
+    max_context: int
+    max_prompt_tokens: int
+    default_max_tokens: int
+    max_message_bytes: int
+    max_stop_strings: int
+    max_stop_string_bytes: int
+    max_stop_token_ids: int
+    max_cache_salt_bytes: int
+    max_sequences: int
+    max_waiting_requests: int
+    max_waiting_tokens: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the server's engine guarantees."""
+
+    batch_invariant: bool
+    preemption: bool
+    score: bool
+    masks: bool
+    adapters: bool
+    salts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Facts that do not change while the server runs."""
+
+    version: str
+    engine: str
+    model: str
+    fingerprint: str
+    limits: Limits
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The server's load at one moment."""
+
+    ready: bool
+    running: int
+    """Sequences running."""
+    waiting: dict[Priority, int]
+    """Requests waiting, by class."""
+    waiting_tokens: int
+    """Prompt tokens yet to be computed."""
+    kv_utilisation: float
+    """Share of the KV blocks in use by running sequences, 0 to 1."""
+    kv_cached: float
+    """Share of the KV blocks that hold a reusable prefix and nobody's output."""
+    open_streams: int
