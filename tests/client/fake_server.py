@@ -41,7 +41,7 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
         self.health_checks = 0
         self.address = ""
 
-    async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # type: ignore[override]  # noqa: ANN401
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # type: ignore[override]
         self._note(request, context)
         self.running += 1
         try:
@@ -53,15 +53,15 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
         finally:
             self.running -= 1
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:  # noqa: ANN401
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         await self._unary(request, context)
         return pb.TokenizeResponse(ids=[len(word) for word in text_of(request.prompt).split()])
 
-    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:  # noqa: ANN401
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:
         await self._unary(request, context)
         return pb.DetokenizeResponse(text=f"{list(request.ids)}{request.show_special_tokens}")
 
-    async def GetServerInfo(self, request: Any, context: Any) -> operations_pb2.GetServerInfoResponse:  # noqa: ANN401
+    async def GetServerInfo(self, request: Any, context: Any) -> operations_pb2.GetServerInfoResponse:
         await self._unary(request, context)
         limits = operations_pb2.Limits(vocab_size=49152, block_size=16)
         capabilities = operations_pb2.EngineCapabilities(preemption=True)
@@ -69,26 +69,26 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
             version="1.2.3", engine="simulated", model="tiny", fingerprint="f", limits=limits, capabilities=capabilities
         )
 
-    async def GetLoad(self, request: Any, context: Any) -> operations_pb2.GetLoadResponse:  # noqa: ANN401
+    async def GetLoad(self, request: Any, context: Any) -> operations_pb2.GetLoadResponse:
         await self._unary(request, context)
         waiting = operations_pb2.WaitingByClass(interactive=1, standard=2, batch=3)
         return operations_pb2.GetLoadResponse(ready=True, running=4, waiting=waiting, kv_utilisation=0.5)
 
-    async def Check(self, request: Any, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: ANN401, ARG002
+    async def Check(self, request: Any, context: Any) -> health_pb2.HealthCheckResponse:
         self.health_checks += 1
         return health_pb2.HealthCheckResponse(status=self.health)
 
-    async def Watch(self, request: Any, context: Any) -> None:  # noqa: ANN401, ARG002
+    async def Watch(self, request: Any, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the client asks by Check")
 
     List = Watch
 
-    async def _unary(self, request: Any, context: Any) -> None:  # noqa: ANN401
+    async def _unary(self, request: Any, context: Any) -> None:
         self._note(request, context)
         if self.unary_failures:
             await self.unary_failures.popleft()(request, context)
 
-    def _note(self, request: Any, context: Any) -> None:  # noqa: ANN401
+    def _note(self, request: Any, context: Any) -> None:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
         self.seconds_left.append(context.time_remaining())
@@ -108,7 +108,7 @@ def delta(text: str, *tokens: int) -> pb.GenerateResponse:
     return pb.GenerateResponse(delta=pb.Delta(text=text, tokens=tokens))
 
 
-def final(reason: pb.FinishReason | int = pb.FINISH_REASON_LENGTH, **fields: Any) -> pb.GenerateResponse:  # noqa: ANN401
+def final(reason: pb.FinishReason | int = pb.FINISH_REASON_LENGTH, **fields: Any) -> pb.GenerateResponse:
     usage = pb.Usage(prompt_tokens=5, cached_tokens=4, completion_tokens=3, discarded_tokens=2)
     timings = pb.Timings(queued=0.1, prefill=0.2, first_token=0.3, total=0.4)
     return pb.GenerateResponse(
@@ -116,7 +116,7 @@ def final(reason: pb.FinishReason | int = pb.FINISH_REASON_LENGTH, **fields: Any
     )
 
 
-async def echo(request: pb.GenerateRequest, context: Any) -> None:  # noqa: ANN401
+async def echo(request: pb.GenerateRequest, context: Any) -> None:
     """Each word of the prompt is a token."""
     await take_in(context)
     for word in text_of(request.prompt).split():
@@ -125,14 +125,14 @@ async def echo(request: pb.GenerateRequest, context: Any) -> None:  # noqa: ANN4
 
 
 def say(*messages: pb.GenerateResponse) -> Behaviour:
-    async def behaviour(_: Any, context: Any) -> None:  # noqa: ANN401
+    async def behaviour(_: Any, context: Any) -> None:
         for message in messages:
             await context.write(message)
 
     return behaviour
 
 
-async def endless(_: Any, context: Any) -> None:  # noqa: ANN401
+async def endless(_: Any, context: Any) -> None:
     """A token every 5 ms until cancelled."""
     await take_in(context)
     for number in range(100_000):
@@ -140,13 +140,13 @@ async def endless(_: Any, context: Any) -> None:  # noqa: ANN401
         await asyncio.sleep(0.005)
 
 
-async def silent(_: Any, context: Any) -> None:  # noqa: ANN401
+async def silent(_: Any, context: Any) -> None:
     """Takes the request in and never says a word."""
     await take_in(context)
     await asyncio.sleep(60)
 
 
-async def take_in(context: Any) -> None:  # noqa: ANN401
+async def take_in(context: Any) -> None:
     """The real server sends headers once a request is admitted."""
     await context.send_initial_metadata((("firsttoken-request-id", "17"),))
 
@@ -156,7 +156,7 @@ def refuse(
 ) -> Behaviour:
     """Abort: at once, after headers, or after so many messages."""
 
-    async def behaviour(_: Any, context: Any) -> None:  # noqa: ANN401
+    async def behaviour(_: Any, context: Any) -> None:
         if taken_in:
             await take_in(context)
             await asyncio.sleep(0.02)  # else both would leave in one frame
