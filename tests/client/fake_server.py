@@ -41,7 +41,7 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
         self.health_checks = 0
         self.address = ""
 
-    async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # type: ignore[override]
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         self._note(request, context)
         self.running += 1
         try:
