@@ -39,7 +39,7 @@ class Composition:
         self.opened: list[SequenceSpec] = []
         self.closed: list[int] = []
         self.computing: set[bytes] = set()
-        """Names of the full blocks that this step's prefill chunks complete."""
+        """Names of the blocks that this step's prefill chunks fill, or begin to fill."""
         self.tokens = 0
         self.preempted = False
         """Blocks ran out while it was composed."""

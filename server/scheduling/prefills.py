@@ -78,22 +78,19 @@ class Prefills:
         return chunks
 
     def _chunk(self, step: Composition, sequence: Sequence, have: int, bound: int, *, may_preempt: bool) -> int:
-        """Tokens that the sequence computes beyond the ``have`` already given, at most ``bound``; their blocks are in its table.
-
-        A chunk that does not end the prompt ends at a block's border, so that what it computed can be published whole.
-        """
+        """Tokens that the sequence computes beyond the ``have`` already given, at most ``bound``; their blocks are in its table."""
         size, total = self._block_size, len(sequence.tokens)
         start = sequence.scheduled + have
         end = min(total, start + bound)
-        if end < total and end - end % size > start:
-            end -= end % size
         while not sequence.kv.grow(-(-end // size)) and len(sequence.kv.table) * size <= start and may_preempt:
             self._preempt_for(sequence, step)
         sequence.refresh_capacity(size)
         end = min(end, sequence.capacity)
         if end <= start:
             return 0
-        step.computing.update(sequence.kv.digest(index) for index in range(start // size, end // size))
+        # The last block counts even when it is not filled yet: its owner goes on with it in the next step.
+        last = min(-(-end // size), total // size)
+        step.computing.update(sequence.kv.digest(index) for index in range(start // size, last))
         return end - start
 
     def _preempt_for(self, sequence: Sequence, step: Composition) -> None:

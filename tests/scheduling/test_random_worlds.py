@@ -77,6 +77,8 @@ class RandomWorld:
         while self.left and rng.random() < 0.5:
             self.left -= 1
             self.world.add(self.make())
+        if self.hostile and rng.random() < 0.01:
+            self.world.runner.faults.fail_next_step()
         if self.requests and self.hostile and rng.random() < 0.15:
             victim = rng.choice(list(self.requests))
             if rng.random() < 0.5:
@@ -121,6 +123,9 @@ class RandomWorld:
             assert request.id in self.wished
         elif reason is FinishReason.DEADLINE:
             assert request.deadline is not None or request.ttft_deadline is not None
+        elif reason is FinishReason.ENGINE_FAILED:
+            # Sequences are numbered in the order in which requests came.
+            assert request.id + 1 in world.failed
         elif reason is FinishReason.STOP_STRING:
             assert end is not None
             assert end.completion_tokens == self.stopped[request.id]

@@ -110,6 +110,8 @@ class World:
         self.output: defaultdict[int, list[int]] = defaultdict(list)
         self.sequence_ends: dict[int, SequenceFinished] = {}
         self.ends: dict[int, RequestFinished] = {}
+        self.failed: set[int] = set()
+        """Sequences named by a step that failed."""
 
     def add(self, request: GenerationRequest) -> GenerationRequest:
         self.batcher.add(request, self.now)
@@ -135,6 +137,7 @@ class World:
         try:
             self.batcher.apply(self._handle.result(), self.now)
         except StepError:
+            self.failed.update(row.sequence for row in self.plans[-1].rows)
             self.batcher.fail(step, self.now)
         self._gather()
 
