@@ -146,6 +146,11 @@ class SimulatedStepRunner:
         self._last_step = plan.step
         self._ordinal += 1
 
+    def _is_done(self, handle: _Handle) -> bool:
+        if handle is not self._in_flight or self._dead is not None or self._closing.is_set():
+            return True
+        return not self.faults.hangs(self._ordinal) and self.clock.now() >= handle.ready_at
+
     def _finish(self, handle: _Handle) -> StepResult:
         """Run the staged step, then wait until its time is over."""
         if handle is not self._in_flight:
@@ -255,7 +260,7 @@ class _Handle:
     ready_at: float
 
     def done(self) -> bool:
-        return self.runner.clock.now() >= self.ready_at
+        return self.runner._is_done(self)  # noqa: SLF001 - the handle is only the step's name; the runner holds it
 
     def result(self) -> StepResult:
-        return self.runner._finish(self)  # noqa: SLF001 - one thing in two classes: the handle is only its name
+        return self.runner._finish(self)  # noqa: SLF001 - as above

@@ -315,7 +315,7 @@ def test_closing_under_load_wakes_who_waits(make: Make) -> None:
         except EngineDeadError:
             died.set()
 
-    waiter = threading.Thread(target=wait)
+    waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
     client.executor.close()
     client.executor.close()
@@ -337,7 +337,7 @@ def test_others_may_enqueue_and_cancel_while_one_waits(make: Make) -> None:
             if request.request % 3 == 0:
                 client.executor.cancel(request.request)
 
-    feeder = threading.Thread(target=feed)
+    feeder = threading.Thread(target=feed, daemon=True)
     feeder.start()
     answers = client.finish(*requests)
     feeder.join()
