@@ -13,6 +13,7 @@ from engines.contract import (
     Capabilities,
     EngineDeadError,
     KvGroup,
+    Output,
     PlanError,
     RunnerLimits,
     StepError,
@@ -23,10 +24,9 @@ from engines.contract import (
 from engines.manifest import EngineManifest
 from engines.openvino.kv_memory import KvMemory
 from engines.openvino.layout import StepLayout, lay_out
-from engines.openvino.logit_rows import LogitRows
 from engines.openvino.plan_check import PlanCheck, check_blocks, check_copies, check_sequences
 from engines.openvino.readout import read_out
-from engines.openvino.staging import StepInputs
+from engines.openvino.session import ModelSession
 from engines.sampling.sampler import Sampler
 
 
@@ -56,18 +56,15 @@ class OpenVinoStepRunner:
         self.manifest = manifest
         self.load_timings = timings
         self._limits = _limits(manifest, memory, max_rows, max_step_tokens)
-        self._memory: KvMemory | None = memory
-        self._request: ov.InferRequest | None = compiled.create_infer_request()
-        memory.attach(self._request)
-        self._inputs = StepInputs(self._request, self._limits)
-        self._logits = LogitRows(self._request, max_rows, manifest.model.vocab_size)
+        self._session: ModelSession | None = ModelSession(compiled, memory, self._limits)
         self._plan_check = PlanCheck(self._limits)
         self._sampler = Sampler(manifest.model.vocab_size)
         self._drawn: dict[int, int] = {}
         self._last_step: int | None = None
         self._in_flight: _Handle | None = None
         self._dead: str | None = None
-        self._closing = Lock()
+        # close() may come from any thread: it must not free the memory between a start()'s first look and the model's start.
+        self._life = Lock()
 
     @property
     def limits(self) -> RunnerLimits:
@@ -90,25 +87,28 @@ class OpenVinoStepRunner:
     # ------------------------------------------------------------------ steps
 
     def start(self, plan: StepPlan) -> StepHandle:
-        request, memory = self._require_idle("start")
-        if self._last_step is not None and plan.step <= self._last_step:
-            raise PlanError(f"step: must be above {self._last_step}, the last one started, got {plan.step}")
-        layout = self._checked(plan)
-        for sequence in plan.closed:
-            self._sampler.close(sequence)
-        for spec in plan.opened:
-            self._sampler.open(spec)
-        self._last_step = plan.step
-        memory.copy(plan.copies)
-        if plan.rows:
-            try:
-                self._inputs.stage(layout)
-                self._logits.expect(len(layout.wanted))
-                request.start_async()
-            except RuntimeError as error:
-                self._die(f"a step could not be started: {error}", error)
-        self._in_flight = _Handle(self, plan, layout, time.perf_counter())
-        return self._in_flight
+        with self._life:
+            session = self._require_idle("start")
+            if self._last_step is not None and plan.step <= self._last_step:
+                raise PlanError(f"step: must be above {self._last_step}, the last one started, got {plan.step}")
+            layout = self._checked(plan)
+            for sequence in plan.closed:
+                self._sampler.close(sequence)
+            for spec in plan.opened:
+                self._sampler.open(spec)
+            self._last_step = plan.step
+            session.memory.copy(plan.copies)
+            self._in_flight = _Handle(self, plan, layout)
+            if plan.rows:
+                self._launch(session, layout)
+            return self._in_flight
+
+    def _launch(self, session: ModelSession, layout: StepLayout) -> None:
+        try:
+            session.start(layout)
+        except RuntimeError as error:
+            self._dead = f"a step could not be started: {error}"
+            raise EngineDeadError(f"openvino engine: {self._dead}") from error
 
     def _checked(self, plan: StepPlan) -> StepLayout:
         """All checks, no change. Raises PlanError."""
@@ -120,38 +120,37 @@ class OpenVinoStepRunner:
         return layout
 
     def _is_done(self, handle: _Handle) -> bool:
-        request = self._request
-        return handle is not self._in_flight or request is None or not handle.plan.rows or bool(request.wait_for(0))
+        session = self._session
+        return handle is not self._in_flight or session is None or not handle.plan.rows or session.is_done()
 
     def _finish(self, handle: _Handle) -> StepResult:
+        session = self._require_alive()
         if handle is not self._in_flight:
-            self._require_alive()
             raise PlanError(f"step {handle.plan.step}: its result was taken already")
-        request, _ = self._require_alive()
-        self._in_flight = None
         self._drawn = {}
-        if not handle.plan.rows:
-            return StepResult(handle.plan.step, [])
         try:
-            request.wait()
+            engine_seconds = session.wait() if handle.plan.rows else 0.0
         except RuntimeError as error:
             self._require_alive()
             raise StepError(f"step {handle.plan.step}: the library failed: {error}") from error
-        waited = time.perf_counter()
-        outputs = read_out(handle.plan.rows, handle.layout, self._logits.rows(), self._sampler)
+        finally:
+            self._in_flight = None
+        began = time.perf_counter()
+        outputs: list[Output] = []
+        if handle.layout.wanted:
+            outputs = read_out(handle.plan.rows, handle.layout, session.logits(), self._sampler)
         self._drawn = {output.sequence: output.tokens[-1] for output in outputs if output.tokens}
-        sampled = time.perf_counter()
-        return StepResult(handle.plan.step, outputs, waited - handle.started_at, sampled - waited)
+        return StepResult(handle.plan.step, outputs, engine_seconds, time.perf_counter() - began)
 
     # ------------------------------------------------------------------ blocks
 
     def read_blocks(self, blocks: Sequence[int], group: int = 0) -> list[bytes]:
-        _, memory = self._require_idle("read_blocks")
+        memory = self._require_idle("read_blocks").memory
         self._check_block_io("read_blocks", blocks, group)
         return [memory.read(block) for block in blocks]
 
     def write_blocks(self, blocks: Sequence[int], contents: Sequence[bytes], group: int = 0) -> None:
-        _, memory = self._require_idle("write_blocks")
+        memory = self._require_idle("write_blocks").memory
         self._check_block_io("write_blocks", blocks, group)
         if len(contents) != len(blocks):
             raise PlanError(f"write_blocks: {len(blocks)} blocks need as many contents, got {len(contents)}")
@@ -173,55 +172,41 @@ class OpenVinoStepRunner:
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """From any thread. Waits for the library to let go of the memory; a result() that waits then raises EngineDeadError."""
-        with self._closing:
+        """From any thread. Cancels a running step, whose result() then raises EngineDeadError, and frees the KV memory."""
+        with self._life:
             self._dead = self._dead or "closed"
-            request, self._request = self._request, None
-            if request is not None and self._in_flight is not None:
-                _settle(request)
-            self._memory = None
+            session, self._session = self._session, None
+            if session is not None:
+                session.settle()
 
-    def _require_alive(self) -> tuple[ov.InferRequest, KvMemory]:
-        request, memory = self._request, self._memory
-        if self._dead is not None or request is None or memory is None:
+    def _require_alive(self) -> ModelSession:
+        session = self._session
+        if self._dead is not None or session is None:
             raise EngineDeadError(f"openvino engine: {self._dead}")
-        return request, memory
+        return session
 
-    def _require_idle(self, what: str) -> tuple[ov.InferRequest, KvMemory]:
-        alive = self._require_alive()
+    def _require_idle(self, what: str) -> ModelSession:
+        session = self._require_alive()
         if self._in_flight is not None:
             raise PlanError(f"{what}: the result of step {self._in_flight.plan.step} is outstanding")
-        return alive
-
-    def _die(self, why: str, cause: Exception) -> None:
-        self._dead = why
-        raise EngineDeadError(f"openvino engine: {why}") from cause
+        return session
 
 
 class _Handle:
     """A started step of one runner."""
 
-    __slots__ = ("_runner", "layout", "plan", "started_at")
+    __slots__ = ("_runner", "layout", "plan")
 
-    def __init__(self, runner: OpenVinoStepRunner, plan: StepPlan, layout: StepLayout, started_at: float) -> None:
+    def __init__(self, runner: OpenVinoStepRunner, plan: StepPlan, layout: StepLayout) -> None:
         self._runner = runner
         self.plan = plan
         self.layout = layout
-        self.started_at = started_at
 
     def done(self) -> bool:
         return self._runner._is_done(self)  # noqa: SLF001 - the handle is only the step's name; the runner holds it
 
     def result(self) -> StepResult:
         return self._runner._finish(self)  # noqa: SLF001 - as above
-
-
-def _settle(request: ov.InferRequest) -> None:
-    try:
-        request.cancel()
-        request.wait()
-    except RuntimeError:
-        return  # cancelled, or failed: either way it no longer runs
 
 
 def _limits(manifest: EngineManifest, memory: KvMemory, max_rows: int, max_step_tokens: int) -> RunnerLimits:

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import openvino as ov
+import openvino.opset13 as ops
+import pytest
+
+from engines.contract import EngineLoadError
+from engines.manifest import MANIFEST_NAME, EngineManifest
+from engines.openvino import load
+from engines.openvino.graph import page
+from tests.openvino.tiny_engine import directory, tiny_runner, with_numerics
+
+BLOCK_BYTES = 3 * 2 * (2 * 32 * 32 * 4)
+"""3 layers, keys and values, 2 heads of 32 times 32 tokens, 4 bytes."""
+
+
+def copy_engine(target: Path, **changes: object) -> Path:
+    """The tiny engine with another manifest."""
+    shutil.copytree(directory(), target)
+    manifest: EngineManifest = msgspec.structs.replace(with_numerics(), **changes)
+    (target / MANIFEST_NAME).write_bytes(msgspec.json.encode(manifest))
+    return target
+
+
+def test_importing_the_package_loads_no_library() -> None:
+    """`firsttoken --help` must not pay for engines."""
+    code = "import sys, engines.openvino; sys.exit('openvino' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_loading_tells() -> None:
+    runner = tiny_runner()
+    limits, timings = runner.limits, runner.load_timings
+    assert (limits.vocab_size, limits.block_size, limits.block_count, limits.max_context) == (512, 32, 24, 512)
+    assert (limits.max_rows, limits.max_step_tokens) == (8, 160)
+    assert limits.bytes_per_block == BLOCK_BYTES
+    assert [(group.layers, group.window, group.bytes_per_token) for group in limits.kv_groups] == [
+        ((0, 1, 2), None, BLOCK_BYTES // 32)
+    ]
+    assert min(timings.read_seconds, timings.transform_seconds, timings.compile_seconds) > 0
+    assert runner.manifest == with_numerics()
+    assert runner.capabilities.batch_invariant
+    runner.close()
+
+
+def test_block_size_is_that_of_tokens_where_keys_are_quantised_by_channel() -> None:
+    runner = tiny_runner(with_numerics(kv_cache="u8"))
+    assert runner.limits.block_size == 32
+    assert runner.limits.bytes_per_block == 3 * 2 * (40 * 32 + 32 * 40)
+    runner.close()
+
+
+def test_memory_is_given_in_bytes_or_blocks() -> None:
+    runner = load(directory(), kv_bytes=10 * BLOCK_BYTES + 1, threads=1)
+    assert runner.limits.block_count == 10
+    runner.close()
+    with pytest.raises(EngineLoadError, match=f"kv_bytes: must hold one block of {BLOCK_BYTES} bytes at least, got 17"):
+        load(directory(), kv_bytes=17, threads=1)
+
+
+def test_default_memory_is_bounded() -> None:
+    runner = load(directory(), threads=1)
+    assert 1 <= runner.limits.block_count <= (1 << 30) // BLOCK_BYTES
+    runner.close()
+
+
+@pytest.mark.parametrize("name", ["kv_bytes", "kv_blocks", "max_rows", "max_step_tokens"])
+def test_numbers_must_be_positive(name: str) -> None:
+    with pytest.raises(EngineLoadError, match=f"{name}: must be at least 1, got 0"):
+        load(directory(), **{name: 0})  # type: ignore[arg-type] # one of the int parameters
+
+
+def test_no_engine_there(tmp_path: Path) -> None:
+    with pytest.raises(EngineLoadError, match="no such file, so this is no engine"):
+        load(tmp_path)
+
+
+def test_a_manifest_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).write_text("{}")
+    with pytest.raises(EngineLoadError, match="missing required field"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema_version": 99}, "schema_version must be 1, got 99"),
+        ({"engine": "trtllm"}, "engine must be openvino, got 'trtllm'"),
+        ({"model": msgspec.structs.replace(with_numerics().model, vocab_size=600)}, "says vocab_size 600, got 512"),
+        ({"model": msgspec.structs.replace(with_numerics().model, layers=4)}, "says 4 layers, got 3"),
+    ],
+)
+def test_a_manifest_that_does_not_fit(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(EngineLoadError, match=message):
+        load(copy_engine(tmp_path / "engine", **changes), threads=1)
+
+
+def test_a_damaged_graph(tmp_path: Path) -> None:
+    damaged = copy_engine(tmp_path / "engine")
+    xml = damaged / "model.xml"
+    xml.write_bytes(xml.read_bytes()[:-2000])
+    with pytest.raises(EngineLoadError, match=r"model.xml: cannot be read") as refusal:
+        load(damaged)
+    assert isinstance(refusal.value.__cause__, RuntimeError)
+
+
+def test_a_graph_without_attention_is_refused() -> None:
+    ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    with pytest.raises(EngineLoadError, match=r"model.xml: "):
+        page(ov.Model([ops.result(ops.convert(ids, "f32"))], [ids], "none"))
