@@ -19,7 +19,7 @@ from protos.firsttoken.v1.operations_pb2_grpc import OperationsStub
 from server.app import App
 from server.config import Config
 from server.config_sources import load_config
-from server.loading import LoadedModel
+from server.loading import LoadedModel, Loader
 from server.phases import Phases
 from server.readiness import State
 from server.telemetry.logging import configure_logging
@@ -79,12 +79,19 @@ def loaded(engine: FakeEngine, *, template: bool = True) -> LoadedModel:
 async def running(
     engine: FakeEngine | None = None, *, template: bool = True, **flags: object
 ) -> AsyncIterator[Running]:
-    """A ready server; it is stopped, and its books checked, at the end."""
+    """A ready server over a fake engine; it is stopped at the end."""
     engine = engine or FakeEngine()
 
     def load(config: Config, phases: Phases) -> LoadedModel:
         return loaded(engine, template=template)
 
+    async with started(load, **flags) as (app, channel, over):
+        yield Running(app, engine, channel, over)
+
+
+@contextlib.asynccontextmanager
+async def started(load: Loader, **flags: object) -> AsyncIterator[tuple[App, Any, asyncio.Task[int]]]:
+    """A ready server over whatever ``load`` gives, with a channel to it and the task of its life."""
     config = configure(**flags)
     configure_logging(config.telemetry)
     app = App(config, load)
@@ -94,7 +101,7 @@ async def running(
             raise AssertionError(f"the server ended with {over.result()}")
         await asyncio.wait({over, asyncio.ensure_future(app.readiness.change())}, return_when=asyncio.FIRST_COMPLETED)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc_port}") as channel:
-        yield Running(app, engine, channel, over)
+        yield app, channel, over
     if app.readiness.state in (State.READY, State.CLOSING):
         app.request_stop()
     await over

@@ -1,0 +1,106 @@
+"""The whole server on each kind of engine: what clients may rely on does not depend on what runs behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from protos.firsttoken.v1 import generation_pb2 as pb
+from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
+from server.app import App
+from server.loading import load_model
+from tests.fakes.running import collect, request, started, until
+
+ENGINES = ("simulated", "simulated-executor")
+pytestmark = pytest.mark.parametrize("engine", ENGINES)
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: str, profile: str = "instant", **flags: object) -> AsyncIterator[tuple[App, GenerationStub]]:
+    async with started(load_model, engine__directory=f"{engine}:{profile}", **flags) as (app, channel, _):
+        yield app, GenerationStub(channel)
+        await until(lambda: not app._open_streams())
+        assert app._registry is not None
+        await until(lambda: not len(app._registry))  # type: ignore[arg-type]  # checked above
+        app._registry.check_integrity()
+        stats = app._engine.stats() if app._engine else None
+        assert stats is not None
+        assert (stats.running, sum(stats.waiting_by_class), stats.blocks_in_use) == (0, 0, 0)
+
+
+def say(text: str, **fields: Any) -> pb.GenerateRequest:
+    return request(text, **({"max_tokens": 40} | fields))
+
+
+async def test_streams_give_together_what_each_gives_alone(engine: str) -> None:
+    prompts = [f"Prompt number {number} " * (1 + number % 7) for number in range(32)]
+    async with serving(engine) as (_, stub):
+        alone = [await collect(stub.Generate(say(text, max_tokens=20 + len(text) % 30))) for text in prompts]
+        calls = [collect(stub.Generate(say(text, max_tokens=20 + len(text) % 30))) for text in prompts]
+        together = await asyncio.gather(*calls)
+        assert [(tokens, text) for tokens, text, _ in together] == [(tokens, text) for tokens, text, _ in alone]
+        assert all(final.usage.completion_tokens == len(tokens) for tokens, _, final in together)
+
+
+async def test_a_shared_prefix_is_reported_case_F3(engine: str) -> None:
+    prefix = "You are a helpful assistant. " * 20
+    async with serving(engine) as (_, stub):
+        _, _, first = await collect(stub.Generate(say(prefix + "First question?")))
+        _, _, second = await collect(stub.Generate(say(prefix + "Second question?")))
+        _, _, salted = await collect(stub.Generate(say(prefix + "Third question?", cache_salt="another tenant")))
+        assert first.usage.cached_tokens == 0
+        assert second.usage.cached_tokens >= len(prefix) - 32
+        assert salted.usage.cached_tokens == 0
+
+
+async def test_stops_cut_where_the_text_says_and_what_is_counted_adds_up(engine: str) -> None:
+    async with serving(engine) as (_, stub):
+        tokens, text, _ = await collect(stub.Generate(say("Tell me", max_tokens=60)))
+        stop = text[20:23]
+        cut = text.index(stop)
+        got, shorter, final = await collect(stub.Generate(say("Tell me", max_tokens=60, stop=pb.Stop(strings=[stop]))))
+        assert (shorter, final.finish_reason) == (text[:cut], pb.FINISH_REASON_STOP_STRING)
+        assert final.usage.completion_tokens == len(got) == cut + len(stop)
+        assert got == tokens[: len(got)]
+        assert final.usage.completion_tokens + final.usage.discarded_tokens <= 60
+        _, by_id, final = await collect(stub.Generate(say("Tell me", stop=pb.Stop(token_ids=[tokens[9]]))))
+        assert by_id == text[: tokens.index(tokens[9])]
+        assert final.finish_reason == pb.FINISH_REASON_STOP_TOKEN
+
+
+async def test_zero_tokens_fill_the_prefix_cache(engine: str) -> None:
+    async with serving(engine) as (_, stub):
+        text = "A system prompt that many will share. " * 10
+        tokens, _, final = await collect(stub.Generate(say(text, max_tokens=0)))
+        assert (tokens, final.finish_reason, final.usage.completion_tokens) == ([], pb.FINISH_REASON_LENGTH, 0)
+        _, _, after = await collect(stub.Generate(say(text + "Now?")))
+        assert after.usage.cached_tokens > 300
+
+
+async def test_a_cancel_frees_the_seat_case_D1_D9(engine: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, stub):
+        calls = [stub.Generate(say(f"Go on {number}", max_tokens=2000)) for number in range(8)]
+        await asyncio.gather(*(call.read() for call in calls))
+        assert app._engine is not None
+        assert app._engine.stats().running == 8
+        for call in calls:
+            call.cancel()
+        await until(lambda: app._engine is not None and app._engine.stats().running == 0)
+
+
+async def test_a_ttft_deadline_ends_what_still_waits_case_E2_E3(engine: str) -> None:
+    async with serving(engine, "laptop", scheduler__max_sequences=1, lifecycle__warm_up=False) as (_, stub):
+        blocker = stub.Generate(say("Long", max_tokens=2000))
+        await blocker.read()
+        late = stub.Generate(say("Late", ttft_deadline=Duration(nanos=300_000_000)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(late)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert caught.value.details().startswith("ttft_deadline")
+        blocker.cancel()
