@@ -28,7 +28,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--wire", choices=WIRES, default="native", help="protocol to speak (default: %(default)s)")
     group.add_argument("--model", default="", help="model to ask for, where the server has several")
     group.add_argument(
-        "--endpoint", choices=("completions", "chat"), default="completions", help="openai: which endpoint"
+        "--endpoint", default="", help="openai: completions (the default) or chat; kserve: text (the default) or tokens"
     )
     group.add_argument(
         "--tokenizer",

@@ -105,8 +105,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections: int = 1
     security: Security = Security()
     headers: dict[str, str] = {}
-    endpoint: str = "completions"
-    """"openai": "completions" or "chat"."""
+    endpoint: str = ""
+    """"openai": "completions" or "chat"; "kserve": "text" or "tokens". Empty: the first of them."""
     tokenizer: str | None = None
     """tokenizer.json of the model: needed where the wire takes text only."""
     send_text: bool = False

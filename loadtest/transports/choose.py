@@ -14,4 +14,12 @@ def make_transport(target: Target) -> Transport:
         from loadtest.transports.native import NativeTransport
 
         return NativeTransport(target)
+    if target.wire == "kserve":
+        from loadtest.transports.kserve import KserveTransport
+
+        return KserveTransport(target)
+    if target.wire == "openai":
+        from loadtest.transports.openai import OpenaiTransport
+
+        return OpenaiTransport(target)
     raise TargetError(f"--wire: {target.wire!r} is none of {', '.join(WIRES)}")

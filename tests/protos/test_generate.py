@@ -32,6 +32,8 @@ def _message(message: DescriptorProto, at: tuple[int, ...], name: str) -> Iterat
         if i not in synthetic:
             yield f"{name}.{oneof.name}", (*at, ONEOF, i)
     for i, nested in enumerate(message.nested_type):
+        if nested.options.map_entry:
+            continue  # protoc's own, behind a map field
         yield from _message(nested, (*at, NESTED, i), f"{name}.{nested.name}")
     for i, enum in enumerate(message.enum_type):
         yield from _enum(enum, (*at, NESTED_ENUM, i), f"{name}.{enum.name}")

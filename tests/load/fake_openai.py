@@ -1,0 +1,74 @@
+"""An OpenAI server with known timing. Events are cut at awkward places, as TCP may; ``--fail N`` answers N-token requests with 429."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+
+from aiohttp import web
+
+
+class Fake:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    async def models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "fake", "meta": {"n_vocab": 5000, "n_ctx_train": 2048}}]})
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if body["max_tokens"] == self.options.fail:
+            return web.json_response({"error": "too many"}, status=429)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for number in range(body["max_tokens"]):
+            await asyncio.sleep(self.options.gap)
+            await self._send(response, {"choices": [self._choice(body, f" w{number}")]})
+        prompt = body.get("prompt") or body["messages"][0]["content"]
+        count = len(prompt) if isinstance(prompt, list) else len(prompt.split())
+        usage = {
+            "prompt_tokens": count,
+            "completion_tokens": body["max_tokens"] * self.options.tokens_per_event,
+            "prompt_tokens_details": {"cached_tokens": 3},
+        }
+        await self._send(response, {"choices": [], "usage": usage})
+        if not self.options.cut:
+            await response.write(b"data: [DONE]\n\n")
+        return response
+
+    @staticmethod
+    def _choice(body: dict[str, object], text: str) -> dict[str, object]:
+        return {"text": text} if "prompt" in body else {"delta": {"content": text}}
+
+    @staticmethod
+    async def _send(response: web.StreamResponse, event: dict[str, object]) -> None:
+        data = f"data: {json.dumps(event)}\n\n".encode()
+        await response.write(data[:7])
+        await response.write(data[7:])
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gap", type=float, default=0.005)
+    parser.add_argument("--fail", type=int, default=-1)
+    parser.add_argument("--tokens-per-event", type=int, default=1)
+    parser.add_argument("--cut", action="store_true")
+    fake = Fake(parser.parse_args())
+    app = web.Application()
+    app.router.add_get("/v1/models", fake.models)
+    app.router.add_post("/v1/completions", fake.generate)
+    app.router.add_post("/v1/chat/completions", fake.generate)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    print(port, flush=True)  # noqa: T201 - how the test learns it
+    await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
