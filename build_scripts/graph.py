@@ -14,11 +14,13 @@ import openvino as ov
 import openvino.opset13 as ops
 from openvino import opset6
 
-from build_scripts.constants import Node, floats, integer, matrix, scalar, vector
+from build_scripts.constants import Node, integer, matrix, scalar, vector
 from build_scripts.decoder import Decoder
-from build_scripts.weights import TensorSource, Weight
+from build_scripts.errors import UnsupportedError
+from build_scripts.graph_inputs import GraphInputs
+from build_scripts.weights import Dense, TensorSource, Weight
 
-RECIPE = "llama-1"
+RECIPE = "decoder-1"
 """Changed whenever the same checkpoint would give other numbers; part of the engine's fingerprint."""
 
 Progress = Callable[[str], None]
@@ -26,8 +28,21 @@ Progress = Callable[[str], None]
 
 
 def build_graph(decoder: Decoder, source: TensorSource, *, dequantise: bool, progress: Progress) -> ov.Model:
-    """The model with all its weights in memory. ``dequantise`` makes every matrix float32."""
+    """The model with all its weights in memory. ``dequantise`` makes every matrix float32.
+
+    Raises UnsupportedError for a feature that paged attention does not have.
+    """
+    check_embeddable(decoder)
     return _GraphBuilder(decoder, source, dequantise, progress).model()
+
+
+def check_embeddable(decoder: Decoder) -> None:
+    """Raises UnsupportedError, before any weight is read, naming what this engine cannot compute."""
+    if decoder.attention_cap is not None:
+        raise UnsupportedError(
+            f"attn_logit_softcapping {decoder.attention_cap} is not implemented on the embedded engine: its paged attention "
+            "has no cap on scores (TensorRT-LLM's has: --engine trtllm)"
+        )
 
 
 class _GraphBuilder:
@@ -37,32 +52,26 @@ class _GraphBuilder:
         self._dequantise = dequantise
         self._progress = progress
         self._sinks: list[Node] = []
-        self._ids = _input("input_ids", ov.Type.i64, 2)
-        self._attention_mask = _input("attention_mask", ov.Type.i64, 2)
-        self._positions = _input("position_ids", ov.Type.i64, 2)
-        self._beams = _input("beam_idx", ov.Type.i32, 1)
+        self._inputs = GraphInputs(decoder)
 
     def model(self) -> ov.Model:
         decoder = self._decoder
         embeddings = self._matrix("token_embd.weight")
-        hidden = ops.gather(embeddings, self._ids, integer(0))
-        self._rotation = self._rotary_tables()
-        self._mask = self._causal_mask()
+        hidden = ops.gather(embeddings, self._inputs.ids, integer(0))
+        if decoder.embedding_scale != 1:
+            hidden = ops.multiply(hidden, scalar(decoder.embedding_scale))
         for layer in range(decoder.layers):
             hidden = self._block(hidden, layer)
         hidden = self._norm(hidden, "output_norm.weight")
         head = embeddings if decoder.tied_embeddings else self._matrix("output.weight")
-        logits = ops.matmul(hidden, head, False, True, name="logits")
+        logits = _soft_cap(ops.matmul(hidden, head, False, True), decoder.logit_cap)
+        logits.set_friendly_name("logits")
         logits.output(0).get_tensor().set_names({"logits"})
-        result = ops.result(logits)
-        parameters = [self._ids, self._attention_mask, self._positions, self._beams]
-        return ov.Model([result], self._sinks, parameters, decoder.family)
+        return ov.Model([ops.result(logits)], self._sinks, self._inputs.parameters(), decoder.family)
 
     # ------------------------------------------------------------------ weights
 
     def _read(self, name: str) -> Weight:
-        from build_scripts.weights import Dense
-
         weight = Dense(self._source.read_float32(name)) if self._dequantise else self._source.read(name)
         self._progress(name)
         return weight
@@ -70,87 +79,82 @@ class _GraphBuilder:
     def _matrix(self, name: str) -> Node:
         return matrix(self._read(name), name)
 
-    # ------------------------------------------------------------------ shared inputs of the layers
+    def _linear(self, hidden: Node, name: str, *, bias: bool) -> Node:
+        product = ops.matmul(hidden, self._matrix(f"{name}.weight"), False, True)
+        return ops.add(product, vector(self._read(f"{name}.bias"), f"{name}.bias")) if bias else product
 
-    def _rotary_tables(self) -> tuple[Node, Node]:
-        """cos and sin, [batch, 1, tokens, head_dim]."""
-        exponents = np.arange(0, self._decoder.head_dim, 2, dtype=np.float32) / np.float32(self._decoder.head_dim)
-        frequencies = (1.0 / (np.float32(self._decoder.rope_theta) ** exponents)).astype(np.float32)
-        positions = ops.unsqueeze(ops.convert(self._positions, ov.Type.f32), integer([1, 3]))
-        angles = ops.multiply(positions, floats(frequencies.reshape(1, 1, 1, -1)))
-        both = ops.concat([angles, angles], -1)
-        return ops.cos(both), ops.sin(both)
-
-    def _causal_mask(self) -> Node:
-        """Additive, [batch, 1, new tokens, all tokens]: a token sees itself and what came before, never padding."""
-        total = ops.gather(ops.shape_of(self._attention_mask), integer(1), integer(0))
-        new = ops.gather(ops.shape_of(self._ids), integer(1), integer(0))
-        columns = ops.range(integer(0), total, integer(1), ov.Type.i64)
-        rows = ops.range(ops.subtract(total, new), total, integer(1), ov.Type.i64)
-        causal = ops.less_equal(ops.unsqueeze(columns, integer(0)), ops.unsqueeze(rows, integer(1)))
-        present = ops.unsqueeze(ops.convert(self._attention_mask, ov.Type.boolean), integer([1, 2]))
-        visible = ops.logical_and(ops.unsqueeze(causal, integer([0, 1])), present)
-        return ops.select(visible, scalar(0.0), scalar(float(np.finfo(np.float32).min)))
+    def _norm(self, hidden: Node, name: str) -> Node:
+        weight = self._read(name).to_float32() + np.float32(self._decoder.norm_shift)
+        squares = ops.power(hidden, scalar(2.0))
+        mean = ops.reduce_mean(squares, integer([-1]), keep_dims=True)
+        root = ops.sqrt(ops.add(mean, scalar(self._decoder.norm_epsilon)))
+        return ops.multiply(vector(Dense(weight), name), ops.multiply(hidden, ops.divide(scalar(1.0), root)))
 
     # ------------------------------------------------------------------ one layer
 
     def _block(self, hidden: Node, layer: int) -> Node:
-        prefix = f"blk.{layer}"
-        hidden = ops.add(hidden, self._attention(self._norm(hidden, f"{prefix}.attn_norm.weight"), layer))
-        return ops.add(hidden, self._feed_forward(self._norm(hidden, f"{prefix}.ffn_norm.weight"), prefix))
-
-    def _norm(self, hidden: Node, name: str) -> Node:
-        squares = ops.power(hidden, scalar(2.0))
-        mean = ops.reduce_mean(squares, integer([-1]), keep_dims=True)
-        root = ops.sqrt(ops.add(mean, scalar(self._decoder.norm_epsilon)))
-        return ops.multiply(vector(self._read(name), name), ops.multiply(hidden, ops.divide(scalar(1.0), root)))
+        prefix, post = f"blk.{layer}", self._decoder.post_norms
+        attended = self._attention(self._norm(hidden, f"{prefix}.attn_norm.weight"), layer)
+        hidden = ops.add(hidden, self._norm(attended, f"{prefix}.post_attention_norm.weight") if post else attended)
+        fed = self._feed_forward(self._norm(hidden, f"{prefix}.ffn_norm.weight"), prefix)
+        return ops.add(hidden, self._norm(fed, f"{prefix}.post_ffw_norm.weight") if post else fed)
 
     def _feed_forward(self, hidden: Node, prefix: str) -> Node:
-        gate = ops.matmul(hidden, self._matrix(f"{prefix}.ffn_gate.weight"), False, True)
-        up = ops.matmul(hidden, self._matrix(f"{prefix}.ffn_up.weight"), False, True)
-        return ops.matmul(ops.multiply(ops.swish(gate), up), self._matrix(f"{prefix}.ffn_down.weight"), False, True)
+        decoder = self._decoder
+        gate = self._linear(hidden, f"{prefix}.ffn_gate", bias=decoder.feed_forward_bias)
+        active = ops.swish(gate) if decoder.activation == "silu" else ops.gelu(gate, "tanh")
+        up = self._linear(hidden, f"{prefix}.ffn_up", bias=decoder.feed_forward_bias)
+        return self._linear(ops.multiply(active, up), f"{prefix}.ffn_down", bias=decoder.feed_forward_bias)
 
     def _attention(self, hidden: Node, layer: int) -> Node:
         decoder, prefix = self._decoder, f"blk.{layer}"
-        query = self._split(hidden, self._matrix(f"{prefix}.attn_q.weight"), decoder.heads)
-        key = self._split(hidden, self._matrix(f"{prefix}.attn_k.weight"), decoder.kv_heads)
-        value = self._split(hidden, self._matrix(f"{prefix}.attn_v.weight"), decoder.kv_heads)
-        keys = self._repeat(self._remember(self._rotate(key), layer, "key"))
+        query = self._heads(hidden, f"{prefix}.attn_q", decoder.heads)
+        key = self._heads(hidden, f"{prefix}.attn_k", decoder.kv_heads)
+        value = self._cut(hidden, f"{prefix}.attn_v", decoder.kv_heads)
+        keys = self._repeat(self._remember(self._rotate(key, layer), layer, "key"))
         values = self._repeat(self._remember(value, layer, "value"))
-        scale = scalar(decoder.head_dim**-0.5)
-        mixed = ops.scaled_dot_product_attention(self._rotate(query), keys, values, self._mask, scale, causal=False)
-        merged = ops.reshape(
-            ops.transpose(mixed, integer([0, 2, 1, 3])),
-            integer([0, 0, decoder.heads * decoder.head_dim]),
-            special_zero=True,
+        mixed = ops.scaled_dot_product_attention(
+            self._rotate(query, layer),
+            keys,
+            values,
+            self._inputs.mask(decoder.window(layer)),
+            scalar(decoder.attention_scale),
+            causal=False,
         )
-        return ops.matmul(merged, self._matrix(f"{prefix}.attn_output.weight"), False, True)
+        width = integer([0, 0, decoder.heads * decoder.head_dim])
+        merged = ops.reshape(ops.transpose(mixed, integer([0, 2, 1, 3])), width, special_zero=True)
+        return self._linear(merged, f"{prefix}.attn_output", bias=decoder.output_bias)
 
-    def _split(self, hidden: Node, weight: Node, heads: int) -> Node:
+    def _heads(self, hidden: Node, name: str, heads: int) -> Node:
+        cut = self._cut(hidden, name, heads)
+        return self._norm(cut, f"{name}_norm.weight") if self._decoder.qk_norm else cut
+
+    def _cut(self, hidden: Node, name: str, heads: int) -> Node:
         """Project and cut into heads: [batch, heads, tokens, head_dim]."""
-        projected = ops.matmul(hidden, weight, False, True)
+        projected = self._linear(hidden, name, bias=self._decoder.qkv_bias)
         cut = ops.reshape(projected, integer([0, 0, heads, self._decoder.head_dim]), special_zero=True)
         return ops.transpose(cut, integer([0, 2, 1, 3]))
 
-    def _rotate(self, heads: Node) -> Node:
+    def _rotate(self, heads: Node, layer: int) -> Node:
         """Rotary position embedding, half-split form (Su et al. 2021, as the reference implementations lay it out)."""
-        cos, sin = self._rotation
-        half = self._decoder.head_dim // 2
-        first = ops.slice(heads, integer([0]), integer([half]), integer([1]), integer([3]))
-        second = ops.slice(heads, integer([half]), integer([2 * half]), integer([1]), integer([3]))
-        turned = ops.concat([ops.multiply(second, scalar(-1.0)), first], -1)
-        return ops.add(ops.multiply(heads, cos), ops.multiply(turned, sin))
+        rope, size = self._decoder.rope_of(layer), self._decoder.head_dim
+        cos, sin = self._inputs.rotation(rope)
+        half = rope.dims // 2
+        turning = heads if rope.dims == size else _part(heads, 0, rope.dims)
+        flipped = ops.concat([ops.multiply(_part(turning, half, rope.dims), scalar(-1.0)), _part(turning, 0, half)], -1)
+        turned = ops.add(ops.multiply(turning, cos), ops.multiply(flipped, sin))
+        return turned if rope.dims == size else ops.concat([turned, _part(heads, rope.dims, size)], -1)
 
     def _remember(self, new: Node, layer: int, kind: str) -> Node:
         """Append to the layer's state; the whole of it, [batch, kv_heads, all tokens, head_dim]."""
         decoder = self._decoder
         variable = f"past_key_values.{layer}.{kind}present.{layer}.{kind}"
-        batch = ops.gather(ops.shape_of(self._ids), integer([0]), integer(0))
+        batch = ops.gather(ops.shape_of(self._inputs.ids), integer([0]), integer(0))
         empty = ops.concat([batch, integer([decoder.kv_heads]), integer([0]), integer([decoder.head_dim])], 0)
         start = ops.broadcast(scalar(0.0), empty)
         shape = ov.PartialShape([-1, decoder.kv_heads, -1, decoder.head_dim])
         past = opset6.read_value(start, variable, ov.Type.f32, shape)
-        whole = ops.concat([ops.gather(past, self._beams, integer(0)), new], 2)
+        whole = ops.concat([ops.gather(past, self._inputs.beams, integer(0)), new], 2)
         self._sinks.append(opset6.assign(whole, variable))
         return whole
 
@@ -166,9 +170,11 @@ class _GraphBuilder:
         return ops.reshape(spread, integer([0, decoder.heads, -1, decoder.head_dim]), special_zero=True)
 
 
-def _input(name: str, element: ov.Type, rank: int) -> Node:
-    node = ops.parameter(ov.PartialShape([-1] * rank), element)
-    # The transformation looks for friendly names in one place and tensor names in another.
-    node.set_friendly_name(name)
-    node.output(0).get_tensor().set_names({name})
-    return node
+def _part(heads: Node, start: int, stop: int) -> Node:
+    return ops.slice(heads, integer([start]), integer([stop]), integer([1]), integer([3]))
+
+
+def _soft_cap(logits: Node, cap: float | None) -> Node:
+    if cap is None:
+        return logits
+    return ops.multiply(ops.tanh(ops.divide(logits, scalar(cap))), scalar(cap))
