@@ -1,0 +1,93 @@
+"""Nothing in a step costs in proportion to what waits or what was generated: counted in calls, not in seconds."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+from engines.contract import KvGroup, Output, RunnerLimits, StepResult
+from server.scheduling.batcher import Batcher
+from server.scheduling.config import BatcherConfig
+from tests.scheduling.world import make_request
+
+BLOCK = 4
+ROUNDS = 4 * BLOCK
+
+
+def make_batcher(
+    running: int, waiting: int, generated: int, *, seats: int | None = None, blocks: int = 20_000
+) -> Batcher:
+    """``running`` sequences in steady decoding; ``seats`` beyond them stay empty until somebody is added."""
+    limits = RunnerLimits(
+        vocab_size=100_000,
+        block_size=BLOCK,
+        block_count=blocks,
+        bytes_per_block=1,
+        max_rows=64,
+        max_step_tokens=1024,
+        max_context=4096,
+        kv_groups=(KvGroup((0,), None, 1),),
+    )
+    batcher = Batcher(limits, fingerprint="x", config=BatcherConfig(max_sequences=seats or running))
+    for number in range(running + waiting):
+        batcher.add(make_request(number, (number, 1, 2, 3), 4000, end_ids=(), deadline=1e9), 0.0)
+    for _ in range(4 + generated):
+        step(batcher)
+    assert batcher.running == running
+    return batcher
+
+
+def step(batcher: Batcher) -> None:
+    plan = batcher.plan(0.0)
+    assert plan is not None
+    batcher.draft()
+    batcher.apply(StepResult(plan.step, [Output(row.sequence, (7,)) for row in plan.rows if row.want]), 0.0)
+    batcher.collect()
+
+
+def calls(batcher: Batcher) -> int:
+    """Function calls, Python's and C's, of a few steps."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(profile)
+    try:
+        for _ in range(ROUNDS):
+            step(batcher)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_step_costs_the_same_whether_ten_or_two_thousand_wait() -> None:
+    assert calls(make_batcher(8, 10, 8)) == calls(make_batcher(8, 2000, 8))
+
+
+def test_a_step_costs_the_same_after_ten_tokens_and_after_two_thousand() -> None:
+    assert calls(make_batcher(8, 10, 8)) == calls(make_batcher(8, 10, 2000))
+
+
+def test_a_step_costs_a_few_calls_for_each_running_sequence() -> None:
+    eight, sixteen = calls(make_batcher(8, 10, 8)), calls(make_batcher(16, 10, 8))
+    each = (sixteen - eight) / 8 / ROUNDS
+    assert each < 25, f"{each} calls a sequence and step"
+
+
+def test_a_prompt_that_does_not_fit_is_not_measured_again_and_again() -> None:
+    """3,996 tokens of the next in the room are cached, and it still does not fit: looking once is enough."""
+    counts = []
+    for waiting in (1, 300):
+        batcher = make_batcher(8, 0, 8, seats=9, blocks=1060)
+        batcher.add(make_request(99, range(1, 4000), 0), 0.0)
+        while batcher.running > 8 or batcher.stats().waiting_tokens:
+            step(batcher)
+        for number in range(100, 100 + waiting):
+            batcher.add(make_request(number, (*range(1, 600), *range(3400)), 90), 0.0)
+        step(batcher)
+        counts.append(calls(batcher))
+        assert batcher.running == 8
+    assert counts[0] == counts[1]
+    assert counts[0] < calls(make_batcher(8, 0, 8)) + 40 * ROUNDS
