@@ -3,21 +3,6 @@
 from firsttoken.client.aio_client import AsyncClient
 from firsttoken.client.aio_stream import AsyncStream
 from firsttoken.client.channels import Tls
-from firsttoken.client.errors import (
-    AccessError,
-    ArgumentError,
-    CallCancelledError,
-    CallError,
-    ConflictError,
-    DeadlineError,
-    FirstTokenError,
-    InvalidRequestError,
-    NotFoundError,
-    OverloadedError,
-    ServerFaultError,
-    StreamStateError,
-    UnavailableError,
-)
 from firsttoken.client.requests import GenerateOptions
 from firsttoken.client.retries import RetryPolicy
 from firsttoken.client.stream import Stream
@@ -34,6 +19,21 @@ from firsttoken.client.values import (
     ServerInfo,
     Timings,
     Usage,
+)
+from firsttoken.errors import (
+    AccessError,
+    ArgumentError,
+    CallCancelledError,
+    CallError,
+    ConflictError,
+    DeadlineError,
+    FirstTokenError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    ServerFaultError,
+    StreamStateError,
+    UnavailableError,
 )
 
 __all__ = [

@@ -11,10 +11,10 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from firsttoken.client.errors import CallCancelledError, StreamStateError
 from firsttoken.client.record import StreamRecord
 from firsttoken.client.retries import Attempts
 from firsttoken.client.values import Delta, Final
+from firsttoken.errors import CallCancelledError, StreamStateError
 from protos.firsttoken.v1 import generation_pb2 as pb
 
 
@@ -26,7 +26,7 @@ class AsyncStream:
 
     Leaving the loop early, close(), the end of an ``async with`` block and the cancellation of the reading task cancel the
     request: the server stops computing it. Belongs to one event loop; one task reads, any may close().
-    Reading raises the CallErrors of :mod:`firsttoken.client.errors`.
+    Reading raises the CallErrors of :mod:`firsttoken.errors`.
     """
 
     def __init__(self, send: Callable[[float | None], Any], attempts: Attempts) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from firsttoken.client.errors import ArgumentError
+from firsttoken.errors import ArgumentError
 from protos.firsttoken.v1 import generation_pb2_grpc, operations_pb2_grpc
 
 DEFAULT_ADDRESS = "localhost:50051"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import grpc
 from grpc_health.v1 import health_pb2
 
-from firsttoken.client.errors import CallError, UnavailableError
 from firsttoken.client.statuses import error_of
+from firsttoken.errors import CallError, UnavailableError
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5

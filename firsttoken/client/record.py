@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from firsttoken.client.errors import ServerFaultError, StreamStateError
 from firsttoken.client.replies import delta_of, final_of
 from firsttoken.client.values import Delta, Final
+from firsttoken.errors import ServerFaultError, StreamStateError
 from protos.firsttoken.v1 import generation_pb2 as pb
 
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
 
-from firsttoken.client.errors import ArgumentError
 from firsttoken.client.values import Message, Priority
+from firsttoken.errors import ArgumentError
 from protos.firsttoken.v1 import generation_pb2 as pb
 
 Conversation: TypeAlias = "Sequence[Message | Mapping[str, str]]"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from firsttoken.client.errors import CallError, OverloadedError, UnavailableError
 from firsttoken.client.statuses import error_of
+from firsttoken.errors import CallError, OverloadedError, UnavailableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-from firsttoken.client.errors import ERROR_OF_STATUS, CallError, ServerFaultError
+from firsttoken.errors import ERROR_OF_STATUS, CallError, ServerFaultError
 
 _DETAILS_KEY = "grpc-status-details-bin"
 

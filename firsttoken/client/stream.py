@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import grpc
 
-from firsttoken.client.errors import StreamStateError
 from firsttoken.client.record import StreamRecord
 from firsttoken.client.retries import Attempts
 from firsttoken.client.values import Delta, Final
+from firsttoken.errors import StreamStateError
 from protos.firsttoken.v1 import generation_pb2 as pb
 
 
@@ -24,7 +24,7 @@ class Stream:
 
     Leaving the loop early, close() and the end of a ``with`` block cancel the request: the server stops computing it.
     One thread reads; any thread may close(), which ends the reading one with CallCancelledError.
-    Reading raises the CallErrors of :mod:`firsttoken.client.errors`.
+    Reading raises the CallErrors of :mod:`firsttoken.errors`.
     """
 
     def __init__(self, send: Callable[[float | None], Any], attempts: Attempts) -> None:

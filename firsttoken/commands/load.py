@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HELP = "measure what a server carries, with the traffic that you expect"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     from loadtest.options import add_target_options, add_workload_options
 

@@ -123,7 +123,7 @@ def test_lengths_beyond_the_servers_context_are_refused_before_anything_is_sent(
 
 def command(*words: str) -> tuple[int, argparse.Namespace]:
     parser = argparse.ArgumentParser()
-    load.configure(parser)
+    load.add_arguments(parser)
     arguments = parser.parse_args(words)
     return load.run(arguments), arguments
 

@@ -1,6 +1,7 @@
-"""What a call can end with, as one hierarchy. Everything the client raises on its own is one of these.
+"""What the client and the command can end with, as one hierarchy. Light to import.
 
 FirstTokenError
+├── CommandError           a command cannot do what it was asked to; not part of the client
 ├── ArgumentError          the call's arguments make no request (also a ValueError); nothing was sent
 ├── StreamStateError       the stream was closed, or has not ended yet
 └── CallError              the call ended with a status other than OK
@@ -20,6 +21,10 @@ from __future__ import annotations
 
 class FirstTokenError(Exception):
     """Root."""
+
+
+class CommandError(FirstTokenError):
+    """A command cannot do what it was asked to. ``str(error)`` is one sentence for its user; the exit status is 1."""
 
 
 class ArgumentError(FirstTokenError, ValueError):
