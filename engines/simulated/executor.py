@@ -41,6 +41,11 @@ CAPABILITIES = Capabilities(
 class SimulatedExecutor:
     """Implements engines.contract.RequestExecutor. Its tokens are those of a simulated step runner with the same language."""
 
+    _running: tuple[Iteration, float] | None = None
+    """The iteration under way and when it ends."""
+    _dead: str | None = None
+    _thread: threading.Thread | None = None
+
     def __init__(
         self,
         language: Language,
@@ -81,10 +86,7 @@ class SimulatedExecutor:
         )
         self._lock = threading.Condition()
         self._responses: list[ExecutorResponse] = []
-        self._running: tuple[Iteration, float] | None = None
-        self._dead: str | None = None
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
         if not isinstance(self.clock, VirtualClock):
             self._thread = threading.Thread(target=self._loop, name="simulated-executor", daemon=True)
             self._thread.start()

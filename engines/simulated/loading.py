@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar, overload
+from typing import Generic, Literal, TypedDict, TypeVar, overload
 
 import msgspec
 
@@ -86,8 +86,7 @@ def load(
     """A step runner, or with ``executor`` a request executor, that costs what ``profile`` says. Raises EngineLoadError for an unknown one."""
     if profile not in PROFILES:
         raise EngineLoadError(f"profile: must be one of {', '.join(sorted(PROFILES))}, got {profile!r}")
-    shape, cost = shape or SimulatedShape(), PROFILES[profile]
-    info = tokenizer_info()
+    shape, cost, info = shape or SimulatedShape(), PROFILES[profile], tokenizer_info()
     language = Language(
         shape.vocab_size,
         end_ids=info.end_ids,
@@ -95,37 +94,51 @@ def load(
         alphabet=text_alphabet() if shape.alphabet == "text" else range(256),
         seed=shape.seed,
     )
-    drawer: Drawer = LogitDrawer(language) if shape.draws == "logits" else TokenDrawer(language)
+    parts = _Parts(
+        cost=cost,
+        clock=clock,
+        seed=shape.seed,
+        drawer=LogitDrawer(language) if shape.draws == "logits" else TokenDrawer(language),
+        faults=faults,
+    )
     manifest = _manifest(profile, shape, cost, info)
     if executor:
-        twin = SimulatedExecutor(
-            language,
-            blocks=shape.blocks,
-            block_size=shape.block_size,
-            max_batch_size=shape.max_rows,
-            max_num_tokens=shape.max_step_tokens,
-            max_context=shape.max_context,
-            cost=cost,
-            clock=clock,
-            seed=shape.seed,
-            drawer=drawer,
-            faults=faults,
-        )
-        return SimulatedEngine(twin, manifest, tokenizer_json(), language)
-    runner = SimulatedStepRunner(
+        return SimulatedEngine(_executor(language, shape, parts), manifest, tokenizer_json(), language)
+    return SimulatedEngine(_step_runner(language, shape, parts), manifest, tokenizer_json(), language)
+
+
+class _Parts(TypedDict):
+    """What both twins take alike."""
+
+    cost: CostModel
+    clock: Clock | None
+    seed: int
+    drawer: Drawer
+    faults: Faults | None
+
+
+def _executor(language: Language, shape: SimulatedShape, parts: _Parts) -> SimulatedExecutor:
+    return SimulatedExecutor(
+        language,
+        blocks=shape.blocks,
+        block_size=shape.block_size,
+        max_batch_size=shape.max_rows,
+        max_num_tokens=shape.max_step_tokens,
+        max_context=shape.max_context,
+        **parts,
+    )
+
+
+def _step_runner(language: Language, shape: SimulatedShape, parts: _Parts) -> SimulatedStepRunner:
+    return SimulatedStepRunner(
         language,
         blocks=shape.blocks,
         block_size=shape.block_size,
         max_rows=shape.max_rows,
         max_step_tokens=shape.max_step_tokens,
         max_context=shape.max_context,
-        cost=cost,
-        clock=clock,
-        seed=shape.seed,
-        drawer=drawer,
-        faults=faults,
+        **parts,
     )
-    return SimulatedEngine(runner, manifest, tokenizer_json(), language)
 
 
 def _manifest(profile: str, shape: SimulatedShape, cost: CostModel, info: TokenizerInfo) -> EngineManifest:

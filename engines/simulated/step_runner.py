@@ -45,6 +45,8 @@ CAPABILITIES = Capabilities(
     lookahead=15,
 )
 
+_KV_GROUPS = (KvGroup(layers=(0,), window=None, bytes_per_token=BYTES_PER_TOKEN),)
+
 
 class SimulatedStepRunner:
     """Implements engines.contract.StepRunner.
@@ -55,6 +57,12 @@ class SimulatedStepRunner:
 
     What a step writes is written when its result is taken, so nothing can lean on it sooner.
     """
+
+    _in_flight: _Handle | None = None
+    _last_step: int | None = None
+    _ordinal = 0
+    """Steps started so far; a fault names a step by it."""
+    _dead: str | None = None
 
     def __init__(
         self,
@@ -83,7 +91,7 @@ class SimulatedStepRunner:
             max_rows=max_rows,
             max_step_tokens=max_step_tokens,
             max_context=max_context,
-            kv_groups=(KvGroup(layers=(0,), window=None, bytes_per_token=BYTES_PER_TOKEN),),
+            kv_groups=_KV_GROUPS,
         )
         self.faults = faults or Faults()
         self.clock: Clock = clock or RealClock()
@@ -95,10 +103,6 @@ class SimulatedStepRunner:
         self._memory = BlockMemory(blocks, block_size, poison=poison, seed=seed)
         self._sequences = SequenceTable(language.vocab_size, block_size)
         self._owners = np.full(blocks, -1, dtype=np.int32)
-        self._in_flight: _Handle | None = None
-        self._last_step: int | None = None
-        self._ordinal = 0
-        self._dead: str | None = None
         self._closing = threading.Event()
 
     @property

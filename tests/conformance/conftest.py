@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.cases import RunnerCase, runner_cases
 from tests.conformance.driver import Driver
+from tests.conformance.executor_cases import Client, ExecutorCase, Make, executor_cases
 
 
 @pytest.fixture(scope="session", params=runner_cases(), ids=str)
@@ -21,3 +22,17 @@ def driver(case: RunnerCase) -> Iterator[Driver]:
     runner = case.make()
     yield Driver(runner)
     runner.close()
+
+
+@pytest.fixture(params=executor_cases(), ids=str)
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    case: ExecutorCase = request.param
+    clients: list[Client] = []
+
+    def make_client(blocks: int = 64, batch: int = 8) -> Client:
+        clients.append(Client(case.make(blocks, batch)))
+        return clients[-1]
+
+    yield make_client
+    for client in clients:
+        client.executor.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from array import array
 from collections import defaultdict
@@ -52,6 +53,11 @@ def executor_cases() -> list[ExecutorCase]:
         ExecutorCase("simulated-virtual", _simulated(VirtualClock)),
         ExecutorCase("simulated-real", _simulated(RealClock)),
     ]
+
+
+def make_text(seed: int, length: int) -> list[int]:
+    draw = random.Random(seed)  # noqa: S311 - the same texts every run
+    return [draw.randrange(3, 300) for _ in range(length)]
 
 
 @dataclass
@@ -134,3 +140,7 @@ class Client:
     def run(self, *requests: ExecutorRequest) -> list[Answers]:
         self.executor.enqueue(requests)
         return self.finish(*requests)
+
+
+Make = Callable[[int, int], Client]
+"""A client of a new executor with so many KV blocks and seats; closed when the test is over."""
