@@ -119,7 +119,7 @@ class GgufCheckpoint:
         return {"attn_q": heads, "attn_k": self.get("llama.attention.head_count_kv", int) or heads}
 
     def _half_split_rows(self, name: str) -> NDArray[np.intp] | None:
-        heads = self._interleaved_heads.get(name.split(".")[-2] if "." in name else "", 0)
+        heads = self._interleaved_heads.get(name.split(".")[-2] if name.startswith("blk.") else "", 0)
         if not heads or len(self.shapes()[name]) == 0 or self.shapes()[name][0] % (2 * heads):
             return None
         return half_split_order(heads, self.shapes()[name][0] // heads)

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from build_scripts.decoder import Decoder, check_arithmetic, check_tensors
+from build_scripts.decoder import Decoder, Shape, check_arithmetic, check_tensors
 from build_scripts.errors import CheckpointError, UnsupportedError
-from build_scripts.rope import Rope
+from build_scripts.rope import Rope, RopeScaling, yarn_attention_factor
 
 if TYPE_CHECKING:
     from build_scripts.gguf_checkpoint import GgufCheckpoint
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+ROPE_FACTORS = "rope_freqs.weight"
+"""A divisor for each rotary frequency: llama.cpp's form of Llama 3.1's scaling."""
 
 _READ = frozenset(
     {
@@ -28,14 +33,19 @@ _READ = frozenset(
         "attention.value_length",
         "rope.freq_base",
         "rope.dimension_count",
+        "rope.scaling.type",
+        "rope.scaling.factor",
+        "rope.scaling.original_context_length",
+        "rope.scaling.attn_factor",
         "vocab_size",
     }
 )
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "rope.scaling.type": ("none",),
+    "rope.scaling.finetuned": (True, False),
     "expert_count": (0,),
     "expert_used_count": (0,),
     "attention.causal": (True,),
+    "tensor_data_layout": ("Meta AI original pth", "reference"),
 }
 """Keys that may stand in a file as long as they say what this recipe does anyway."""
 
@@ -43,12 +53,18 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 def describe(checkpoint: GgufCheckpoint) -> Decoder:
     """The decoder in a checkpoint. Raises UnsupportedError naming what is not implemented, CheckpointError for nonsense."""
     architecture = checkpoint.require("general.architecture", str)
-    if architecture != "llama":
-        raise UnsupportedError(f'architecture "{architecture}" is not implemented; there is "llama"')
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedError(
+            f'architecture "{architecture}" is not implemented in GGUF files; there are {", ".join(ARCHITECTURES)}'
+        )
     _refuse_unknown_keys(checkpoint, architecture)
     decoder = _read(checkpoint, architecture)
     check_arithmetic(decoder)
-    check_tensors(checkpoint.shapes(), decoder)
+    found = checkpoint.shapes()
+    factors = found.pop(ROPE_FACTORS, None)
+    if factors is not None and factors != (decoder.rope.dims // 2,):
+        raise CheckpointError(f"tensor {ROPE_FACTORS} should have shape ({decoder.rope.dims // 2},), it has {factors}")
+    check_tensors(found, decoder)
     return decoder
 
 
@@ -89,6 +105,36 @@ def _read(checkpoint: GgufCheckpoint, architecture: str) -> Decoder:
         max_context=whole("context_length"),
         norm_epsilon=checkpoint.require(f"{architecture}.attention.layer_norm_rms_epsilon", float),
         tied_embeddings="output.weight" not in shapes,
-        rope=Rope(checkpoint.get(f"{architecture}.rope.freq_base", float) or 10000.0, head_dim),
+        rope=Rope(
+            checkpoint.get(f"{architecture}.rope.freq_base", float) or 10000.0,
+            head_dim,
+            _scaling(checkpoint, architecture, shapes),
+        ),
+        qkv_bias="blk.0.attn_q.bias" in shapes,
+        output_bias="blk.0.attn_output.bias" in shapes,
+        feed_forward_bias="blk.0.ffn_down.bias" in shapes,
+        qk_norm=architecture == "qwen3",
         attention_scale=head_dim**-0.5,
     )
+
+
+def _scaling(checkpoint: GgufCheckpoint, architecture: str, shapes: dict[str, Shape]) -> RopeScaling:
+    kind = checkpoint.get(f"{architecture}.rope.scaling.type", str) or "none"
+    factor = checkpoint.get(f"{architecture}.rope.scaling.factor", float) or 1.0
+    original = checkpoint.get(f"{architecture}.rope.scaling.original_context_length", int)
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedError(f'{architecture}.rope.scaling.type = "{kind}" is not implemented')
+    if ROPE_FACTORS in shapes:
+        if kind != "none":
+            raise UnsupportedError(f'tensor {ROPE_FACTORS} beside rope scaling "{kind}" is not implemented')
+        values = checkpoint.read_float32(ROPE_FACTORS)
+        return RopeScaling("factors", short_factors=tuple(float(value) for value in values))
+    if kind == "yarn":
+        stretch = checkpoint.get(f"{architecture}.rope.scaling.attn_factor", float) or 1.0
+        return RopeScaling(
+            "yarn",
+            factor=factor,
+            original_context=original or checkpoint.require(f"{architecture}.context_length", int),
+            attention_factor=stretch * yarn_attention_factor(factor),
+        )
+    return RopeScaling("linear", factor=factor) if kind == "linear" else RopeScaling()

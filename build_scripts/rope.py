@@ -8,7 +8,8 @@ the context it was trained on:
 * dynamic: the base grows with the sequence (NTK-aware, as transformers defines it);
 * yarn: fast turns kept, slow ones interpolated, attention stretched (Peng et al. 2023);
 * llama3: as yarn in kind, with bounds in wavelengths (Llama 3.1's published rule);
-* longrope: one factor for each frequency, another list beyond the original context (Ding et al. 2024).
+* longrope: one factor for each frequency, another list beyond the original context (Ding et al. 2024);
+* factors: one factor for each frequency, as a file states them (how GGUF keeps Llama 3.1's scaling).
 
 dynamic and longrope depend on the length of the whole sequence, so keys that were turned while it was short are wrong once
 it is long. An engine that caches keys serves them exactly up to ``static_context`` and no further.
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Frequencies: TypeAlias = NDArray[np.float64]
-ScalingKind: TypeAlias = Literal["none", "linear", "dynamic", "llama3", "yarn", "longrope"]
+ScalingKind: TypeAlias = Literal["none", "linear", "dynamic", "llama3", "yarn", "longrope", "factors"]
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,11 @@ def _longrope(rope: Rope, length: int) -> Frequencies:
     return plain(rope.theta, rope.dims) / np.asarray(factors, dtype=np.float64)
 
 
+def _factors(rope: Rope, length: int) -> Frequencies:
+    del length
+    return plain(rope.theta, rope.dims) / np.asarray(rope.scaling.short_factors, dtype=np.float64)
+
+
 _RULES = {
     "none": _none,
     "linear": _linear,
@@ -131,6 +137,7 @@ _RULES = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "factors": _factors,
 }
 
 

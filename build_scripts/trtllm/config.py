@@ -91,6 +91,10 @@ def check_expressible(decoder: Decoder, layout: Layout) -> None:
         )
     if decoder.family == "gemma3_text" and sliding_window_pattern(decoder) is None:
         raise UnsupportedError(f"{name} of TensorRT-LLM has windows in all but every n-th layer; this model's differ")
+    if scaling.kind == "factors":
+        raise UnsupportedError(
+            "TensorRT-LLM takes no list of rotary factors; build from the Hugging Face checkpoint instead"
+        )
     if scaling.kind == "yarn" and not scaling.truncate:
         raise UnsupportedError("yarn without truncation is not implemented in TensorRT-LLM")
     if scaling.kind == "longrope":
