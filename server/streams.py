@@ -96,7 +96,8 @@ class Stream:
         self._mail: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
         self._last_delta: float | None = None
-        self._writing: tuple[float, asyncio.Task[object]] | None = None
+        self._reader: asyncio.Task[object] | None = None
+        self._writing_since: float | None = None
 
     # ------------------------------------------------------------------ the engine's side
 
@@ -156,33 +157,35 @@ class Stream:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
+    def attach(self, reader: asyncio.Task[object] | None) -> None:
+        """The task that reads and writes; it is cancelled when it stalls in a write."""
+        self._reader = reader
+
     def writing(self) -> None:
-        """The calling task starts to write to the client: from now on it may stall."""
-        task = asyncio.current_task()
-        self._writing = (self._clock(), task) if task is not None else None
+        """The reader starts to write to the client: from now on it may stall."""
+        self._writing_since = self._clock()
 
     def written(self) -> None:
-        self._writing = None
+        self._writing_since = None
 
     def stalled(self, limit: float) -> bool:
-        return self._writing is not None and self._clock() - self._writing[0] > limit
+        return self._writing_since is not None and self._clock() - self._writing_since > limit
 
     def interrupt_reader(self, error: ReaderStalledError) -> None:
         """Give up the seat of a reader that does not read, and cancel the task that writes to it."""
-        if self._writing is None:
-            return
-        _, task = self._writing
-        self._writing = None
+        self._writing_since = None
         self._end(error, FinishReason.CANCELLED)
         self._engine.cancel(self.request.id, FinishReason.CANCELLED)
-        task.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
     def leave(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """The reader is gone, for ``reason`` unless the request was over. Its seat is given up at once. Idempotent."""
         if self.left:
             return
         self.left = True
-        self._writing = None
+        self._writing_since = None
+        self._reader = None
         self._open_mail()
         if self.finished is None:
             if not self.complete:

@@ -114,6 +114,7 @@ class GenerationService(GenerationServicer):
     async def _serve(self, stream: Stream, context: CallContext) -> None:
         registry = self._parts.get().registry
         reason = FinishReason.CANCELLED
+        stream.attach(asyncio.current_task())
         try:
             await context.send_initial_metadata(((REQUEST_ID_KEY, stream.public_id),))
             await self._write_all(stream, context)

@@ -207,6 +207,7 @@ async def test_a_reader_that_stalls_in_a_write_loses_its_seat_and_its_task_case_
     stream, brisk = desk.open(), desk.open()
 
     async def write_for_ever() -> None:
+        stream.attach(asyncio.current_task())
         stream.writing()
         await asyncio.sleep(3600)
 
