@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from engines.contract import EngineError
 from server.concurrency import at_most, first_of, in_daemon_thread
 from server.config import Config
 from server.engine import Engine, Event
@@ -32,7 +33,7 @@ from server.telemetry.metrics import Metrics
 from server.telemetry.requests import RequestTelemetry
 from server.text.tokenizer_pool import TokenizerPool
 from server.version import server_version
-from server.warm_up import warm_up
+from server.warm_up import WarmUpError, warm_up
 from server.watchdog import EngineWatchdog
 
 log = structlog.get_logger(__name__)
@@ -79,8 +80,11 @@ class App:
                 await self._until_stopped(self._start())
                 if self._failure is None and not self._stop.is_set():
                     await self._stop.wait()
+            except (OSError, ValueError, EngineError, WarmUpError) as error:
+                log.error("cannot start", why=str(error))  # noqa: TRY400 - written for operators; a traceback says less
+                self._fail(str(error))
             except Exception as error:
-                log.exception("the server cannot start" if not self._readiness.ready else "the server failed")
+                log.exception("cannot start")
                 self._fail(str(error))
             return await self._shut_down()
 
@@ -106,6 +110,7 @@ class App:
         self._tune_interpreter()
         self._readiness.become(State.READY)
         self._phases.since_exec("ready")
+        log.info("serving", model=model.engine.info.model, grpc_port=self.grpc_port, http_port=self.http_port)
 
     async def _open_ports(self) -> None:
         """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""

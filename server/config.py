@@ -31,7 +31,7 @@ class EngineConfig(Section):
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of the embedded engine. 0: one per physical core."""
     stuck_after: Annotated[Seconds, Field(gt=0)] = 60.0
-    """A step that runs longer than this many seconds means a hung engine: the server fails what runs and exits."""
+    """A step, or a silence between steps, longer than this many seconds means a hung engine: the server ends what runs and exits."""
 
 
 class GrpcConfig(Section):

@@ -27,7 +27,11 @@ class HttpPort:
         """Listen; returns the port. Raises OSError where it is taken."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._config.host, self._config.port, reuse_port=False)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{self._config.host}:{self._config.port}"
+            raise OSError(f"http.port: cannot listen on {where}; is another server running there?") from error
         addresses = self._runner.addresses
         return int(addresses[0][1])
 

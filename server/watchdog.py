@@ -24,6 +24,9 @@ class EngineWatchdog:
             return "the engine has died"
         if stats.step_running_for is not None and stats.step_running_for > self._stuck_after:
             return f"the engine is stuck: one step has been running for more than {self._stuck_after:g} s"
+        # An idle loop beats about once a second: silence without a step means that it hangs between steps.
+        if stats.step_running_for is None and (stats.last_step_age or 0.0) > self._stuck_after:
+            return f"the engine is stuck: its loop has shown no life for more than {self._stuck_after:g} s"
         return None
 
     async def watch(self, report: Callable[[str], None]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from server.config import Config
@@ -30,6 +30,10 @@ environment, the environment over the file.
 """
 
 
+LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop] | None
+"""None = asyncio's own."""
+
+
 class UsageError(Exception):
     """The command line cannot be understood."""
 
@@ -43,13 +47,14 @@ def run_raw(arguments: Sequence[str]) -> int:
         return 0
     try:
         loaded, print_only = _load(arguments)
+        loop_factory = _loop_factory(loaded.config)
     except (ConfigError, UsageError) as error:
         sys.stderr.write(f"firsttoken serve: {error}\n")
         return 2
     if print_only:
         sys.stdout.write(loaded.to_toml())
         return 0
-    return _serve(loaded.config)
+    return _serve(loaded.config, loop_factory)
 
 
 def describe() -> str:
@@ -85,12 +90,12 @@ def _load(arguments: Sequence[str]) -> tuple[LoadedConfig, bool]:
     return load_config(Path(file) if file else None, os.environ, flags), print_only
 
 
-def _serve(config: Config) -> int:
+def _serve(config: Config, loop_factory: LoopFactory) -> int:
     from server.app import App
     from server.telemetry.logging import configure_logging
 
     configure_logging(config.telemetry)
-    with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         status = runner.run(App(config).run())
     if status:
         # A hung engine's thread may never end, and its library could wait for it while Python shuts down.
@@ -100,10 +105,14 @@ def _serve(config: Config) -> int:
     return status
 
 
-def _loop_factory(config: Config) -> type[asyncio.AbstractEventLoop] | None:
+def _loop_factory(config: Config) -> LoopFactory:
     if not config.lifecycle.uvloop:
         return None
-    import uvloop
-
-    factory: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    try:
+        import uvloop
+    except ImportError as error:
+        raise UsageError(
+            "lifecycle.uvloop is true, but uvloop is not installed: pip install 'firsttoken[uvloop]'"
+        ) from error
+    factory: LoopFactory = uvloop.new_event_loop
     return factory

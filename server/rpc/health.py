@@ -8,6 +8,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from server.errors import UnavailableError
 from server.readiness import Readiness, State
 from server.rpc.context import CallContext
 
@@ -25,7 +26,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # g
         return self._now(request.service)
 
     async def Watch(self, request: HealthCheckRequest, _: CallContext) -> AsyncIterator[HealthCheckResponse]:
-        """Every change, until the server drains: a stream that stays open would hold the shutdown up."""
+        """Every change, until the server drains: then the stream ends, because it would hold the shutdown up."""
         last = None
         while True:
             current = self._now(request.service)
@@ -33,7 +34,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # g
                 yield current
                 last = current
             if self._readiness.state in (State.DRAINING, State.FAILED):
-                return
+                raise UnavailableError("the server is shutting down")
             await self._readiness.change()
 
     def _now(self, service: str) -> HealthCheckResponse:

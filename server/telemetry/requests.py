@@ -67,7 +67,7 @@ class RequestTelemetry:
         """A request that never reached the engine."""
         self._count(priority, error)
         if self._log_requests:
-            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority])
+            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority], **_cause(error))
 
     def settled(self, stream: Stream) -> None:
         """Called once for each request that reached the engine."""
@@ -111,3 +111,10 @@ class RequestTelemetry:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
+
+
+def _cause(error: BaseException) -> dict[str, str]:
+    """Which rule a refused request broke. Never the message: it can quote what the client sent."""
+    if isinstance(error, InvalidRequestError):
+        return {"field": error.field}
+    return {"limit": error.reason} if isinstance(error, OverloadedError) else {}

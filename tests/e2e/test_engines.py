@@ -29,9 +29,14 @@ async def serving(engine: str, profile: str = "instant", **flags: object) -> Asy
         assert app._registry is not None
         await until(lambda: not len(app._registry))  # type: ignore[arg-type]  # checked above
         app._registry.check_integrity()
-        stats = app._engine.stats() if app._engine else None
-        assert stats is not None
-        assert (stats.running, sum(stats.waiting_by_class), stats.blocks_in_use) == (0, 0, 0)
+        # The snapshot is the engine thread's, renewed once a turn.
+        await until(lambda: nothing_is_held(app))
+
+
+def nothing_is_held(app: App) -> bool:
+    assert app._engine is not None
+    stats = app._engine.stats()
+    return (stats.running, sum(stats.waiting_by_class), stats.blocks_in_use) == (0, 0, 0)
 
 
 def say(text: str, **fields: Any) -> pb.GenerateRequest:

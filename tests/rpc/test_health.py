@@ -31,7 +31,7 @@ async def test_check_knows_the_server_and_each_service_case_B6() -> None:
         assert (await server.http("/healthz"))[0] == 200
 
 
-async def test_watchers_survive_each_other_and_see_the_drain_before_it_refuses() -> None:
+async def test_watchers_survive_each_other_and_see_the_drain_before_it_refuses_case_I7() -> None:
     async with running(lifecycle__drain_delay=0.2) as server:
         leaver, stayer = (stub(server).Watch(health_pb2.HealthCheckRequest()) for _ in range(2))
         assert (await leaver.read()).status == SERVING
@@ -42,7 +42,9 @@ async def test_watchers_survive_each_other_and_see_the_drain_before_it_refuses()
         assert (await stayer.read()).status == NOT_SERVING
         assert (await server.http("/readyz")) == (503, "closing\n")
         assert (await server.http("/healthz"))[0] == 200
-        assert await stayer.read() is grpc.aio.EOF  # it does not hold the shutdown up
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # it does not hold the shutdown up
+            await stayer.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert await server.over == 0
 
 

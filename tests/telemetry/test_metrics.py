@@ -126,6 +126,7 @@ async def test_one_line_a_request_and_no_word_of_what_was_said(capfd: pytest.Cap
     lines = [json.loads(line) for line in err.splitlines()]
     requests = [line for line in lines if line["event"] == "request"]
     assert [line["outcome"] for line in requests] == ["ok", "invalid"]
+    assert requests[1]["field"] == "stop.strings[0]"
     assert (requests[0]["prompt_tokens"], requests[0]["completion_tokens"]) == (10, 10)
     assert (requests[0]["priority"], requests[0]["request"]) == ("interactive", public_id)
     assert not any(word in err for word in ("PROMPTWORD", "OUTPUTWORD", "SALTWORD"))
