@@ -6,12 +6,11 @@ the order of the stop strings, and no further token is needed to decide it. (Wit
 
 Held back is the longest end of the text that begins a stop string. Both are the state of one Aho-Corasick automaton over
 characters (Aho and Corasick, "Efficient string matching", 1975): each character costs amortised constant time, whatever the
-number and length of the stop strings and however long the output is.
+length of the stop strings and however long the output is.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -20,55 +19,57 @@ from server.errors import InvalidRequestError
 
 
 class StopStrings:
-    """The automaton of some stop strings. Immutable once made: all sequences of a request share one.
+    """The automaton of some stop strings; all sequences of a request share one. Belongs to one thread.
 
+    States are made when a text first reaches them: making the automaton costs nothing, however long the stop strings are,
+    and there are never more states than the texts had characters times the number of stop strings.
     Raises InvalidRequestError for an empty stop string, naming ``field`` and its index.
     """
 
-    __slots__ = ("depth", "fail", "firsts", "goto", "matched")
+    __slots__ = ("_beyond", "_goto", "depth", "fail", "firsts", "matched")
 
     def __init__(self, strings: Sequence[str], *, field: str = "stop.strings") -> None:
-        self.goto: list[dict[str, int]] = [{}]
-        self.fail = [0]
-        self.depth = [0]
-        self.matched: list[str | None] = [None]
         for index, string in enumerate(strings):
             if not string:
                 raise InvalidRequestError(f"{field}[{index}]", "must not be empty")
-            self._add(string)
-        self._link()
-        self.firsts = frozenset(self.goto[0])
+        self.firsts = frozenset(string[0] for string in strings)
+        self.depth = [0]
+        """Of each state: how many characters of a stop string it stands for."""
+        self.fail = [0]
+        """Of each state: the longest proper end of its characters that begins a stop string."""
+        self.matched: list[str | None] = [None]
+        """Of each state: the longest stop string that ends with it."""
+        self._goto: list[dict[str, int]] = [{}]
+        self._beyond = [tuple(dict.fromkeys(strings))]
+        """Of each state: the stop strings that begin with it."""
 
     def step(self, state: int, character: str) -> int:
         """The state after one more character."""
-        while state and character not in self.goto[state]:
+        while True:
+            following = self._goto[state].get(character) or self._grow(state, character)
+            if following or not state:
+                return following
             state = self.fail[state]
-        return self.goto[state].get(character, 0)
 
-    def _add(self, string: str) -> None:
-        state = 0
-        for character in string:
-            following = self.goto[state].get(character)
-            if following is None:
-                following = len(self.goto)
-                self.goto[state][character] = following
-                self.goto.append({})
-                self.fail.append(0)
-                self.depth.append(self.depth[state] + 1)
-                self.matched.append(None)
-            state = following
-        self.matched[state] = string
+    def _grow(self, state: int, character: str) -> int:
+        """Make the state that ``character`` leads to; 0 where it fits no stop string.
 
-    def _link(self) -> None:
-        """Breadth first: where to go on when no edge fits, and the longest stop string that ends at each state."""
-        queue = deque(self.goto[0].values())
-        while queue:
-            state = queue.popleft()
-            for character, following in self.goto[state].items():
-                self.fail[following] = self.step(self.fail[state], character)
-                queue.append(following)
-            if self.matched[state] is None:
-                self.matched[state] = self.matched[self.fail[state]]
+        The recursion through step() makes states of ever shorter stop strings, at most one for each stop string: every
+        shorter beginning of one that is being made exists already.
+        """
+        depth = self.depth[state]
+        fitting = tuple(s for s in self._beyond[state] if len(s) > depth and s[depth] == character)
+        if not fitting:
+            return 0
+        fail = self.step(self.fail[state], character) if state else 0
+        made = len(self.depth)
+        self.depth.append(depth + 1)
+        self.fail.append(fail)
+        self.matched.append(next((s for s in fitting if len(s) == depth + 1), self.matched[fail]))
+        self._goto.append({})
+        self._beyond.append(fitting)
+        self._goto[state][character] = made
+        return made
 
 
 NO_STOPS = StopStrings(())
@@ -98,11 +99,12 @@ class StopMatcher:
         """Take the next text. Cost: in proportion to ``text``."""
         if self.stopped is not None:
             return StopScan("")
-        strings = self._strings
-        if not self._state and strings.firsts.isdisjoint(text):
+        strings, firsts, state = self._strings, self._strings.firsts, self._state
+        if not state and firsts.isdisjoint(text):
             return StopScan(text)
-        state = self._state
         for place, character in enumerate(text):
+            if not state and character not in firsts:
+                continue
             state = strings.step(state, character)
             stop = strings.matched[state]
             if stop is not None:

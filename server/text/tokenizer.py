@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from server.errors import InvalidRequestError
+from server.text.chat import ChatMessage, ChatTemplate
 from server.text.detokenizer import ByteLevelDetokenizer, Detokenizer, SentencePieceDetokenizer
+from server.text.literals import Literal, Literals
 from server.text.pieces import (
     Piece,
     Pieces,
@@ -19,9 +21,8 @@ from server.text.pieces import (
     decoder_rules,
     sentence_piece,
 )
-from server.text.tokenizer_pool import TokenizerPool
 
-__all__ = ["TextTokenizer", "TokenizerPool", "UnsupportedTokenizerError"]
+__all__ = ["TextTokenizer", "UnsupportedTokenizerError"]
 
 
 class TextTokenizer:
@@ -51,6 +52,8 @@ class TextTokenizer:
         if bos_id is not None and tokenizer.id_to_token(bos_id) is None:
             raise UnsupportedTokenizerError(f"beginning-of-sequence id {bos_id} is not in the vocabulary")
         self.bos_id = bos_id
+        self._literal_ids = self._read_special_tokens_as_text(added)
+        self._literals = Literals(self._literal_ids)
         self._byte_pieces = tuple(Pieces(partial(self._byte_piece, show)) for show in (False, True))
         self._text_pieces = tuple(Pieces(partial(self._text_piece, show)) for show in (False, True))
 
@@ -70,7 +73,7 @@ class TextTokenizer:
     def encode(self, text: str, *, add_bos: bool = True, field: str = "prompt.text") -> list[int]:
         """The ids of a text, as the model's own tokenizer gives them: special tokens written out in the text become their ids.
 
-        ``add_bos=False`` for a rendered chat template, which writes its own. Raises InvalidRequestError naming ``field`` for
+        Raises InvalidRequestError naming ``field`` for
         text that is no valid Unicode (lone surrogates).
         """
         try:
@@ -78,6 +81,18 @@ class TextTokenizer:
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidRequestError(field, "is not valid Unicode text") from error
         return [self.bos_id, *ids] if add_bos and self.bos_id is not None else ids
+
+    def encode_chat(
+        self, template: ChatTemplate, messages: Sequence[ChatMessage], *, field: str = "prompt.messages"
+    ) -> list[int]:
+        """The ids of a conversation. The template writes the beginning-of-sequence token, if the model wants one; special
+        tokens that stand in the messages themselves are ordinary text. Raises InvalidRequestError naming ``field``."""
+        hide = self._literals.hide
+        hidden = [ChatMessage(hide(message.role), hide(message.content)) for message in messages]
+        text, literals = self._literals.reveal(template.render(hidden, field=field))
+        if not literals:
+            return self.encode(text, add_bos=False, field=field)
+        return self._encode_with_literals(text, literals)
 
     def decode(self, ids: Sequence[int], *, show_special_tokens: bool = False, field: str = "ids") -> str:
         """The full decode. Ids that the vocabulary does not know add nothing (a model's output can have more rows than its
@@ -101,6 +116,32 @@ class TextTokenizer:
 
     def token_name(self, token: int) -> str | None:
         return self._tokenizer.id_to_token(token)
+
+    def _encode_with_literals(self, text: str, literals: Sequence[Literal]) -> list[int]:
+        """The ids of a text, but special tokens that stand where a literal stands replaced by its text's own."""
+        encoding = self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
+        result: list[int] = []
+        remaining = iter(literals)
+        literal = next(remaining, None)
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            while literal is not None and literal.start < start:
+                literal = next(remaining, None)
+            if literal is None or literal.start >= end or token not in self.special_ids:
+                result.append(token)
+                continue
+            # Some special tokens swallow the spaces beside them; these are the message's.
+            result += self.encode(text[start : literal.start], add_bos=False)
+            result += self._literal_ids[literal.text]
+            result += self.encode(text[literal.start + len(literal.text) : end], add_bos=False)
+        return result
+
+    def _read_special_tokens_as_text(self, added: Mapping[int, AddedToken]) -> dict[str, list[int]]:
+        """Each special token's text -> the ids that it has as ordinary text."""
+        texts = [token.content for token in added.values() if token.special]
+        self._tokenizer.encode_special_tokens = True
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        self._tokenizer.encode_special_tokens = False
+        return {text: list(encoding.ids) for text, encoding in zip(texts, encodings, strict=True)}
 
     def _shown_name(self, show_special_tokens: bool, token: int) -> str | None:
         if not 0 <= token < self.vocab_size or (token in self.special_ids and not show_special_tokens):

@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from server.errors import OverloadedError, UnavailableError
 from server.text.chat import ChatMessage, ChatTemplate
-
-if TYPE_CHECKING:
-    from server.text.tokenizer import TextTokenizer
+from server.text.tokenizer import TextTokenizer
 
 _T = TypeVar("_T")
 _SMOOTHING = 0.1
@@ -56,10 +54,8 @@ class TokenizerPool:
     async def encode_chat(
         self, template: ChatTemplate, messages: Sequence[ChatMessage], *, field: str = "prompt.messages"
     ) -> list[int]:
-        """Render a conversation and encode it; the template writes its own beginning-of-sequence token. Raises as encode()."""
-        return await self._run(
-            lambda: self.tokenizer.encode(template.render(messages, field=field), add_bos=False, field=field)
-        )
+        """See TextTokenizer.encode_chat. Raises as encode()."""
+        return await self._run(lambda: self.tokenizer.encode_chat(template, messages, field=field))
 
     async def decode(self, ids: Sequence[int], *, show_special_tokens: bool = False, field: str = "ids") -> str:
         """See TextTokenizer.decode. Raises as encode()."""

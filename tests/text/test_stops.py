@@ -115,6 +115,22 @@ def test_case_C5_the_cost_of_a_character_grows_neither_with_the_output_nor_with_
     assert links.followed <= 20_000  # at most one a character, amortised
 
 
+def test_case_C5_making_the_automaton_costs_nothing_and_it_grows_with_the_text_only() -> None:
+    stops = StopStrings([chr(97 + n) + "x" * 4000 for n in range(16)])
+    assert len(stops.depth) == 1
+    matcher = StopMatcher(stops)
+    matcher.feed("axxxbxxc")
+    assert len(stops.depth) == 1 + len("axxxbxxc")
+    matcher.feed("axxxbxxc" * 100)
+    assert len(stops.depth) == 1 + len("axxxbxxc")
+
+
+def test_nested_borders_of_long_periodic_stops_need_no_deep_recursion() -> None:
+    stops = ["ab" * 3000 + "c", *("ab" * n + "a" * 2 for n in range(1, 900, 60))]
+    assert feed_all(stops, "ab" * 2999 + "abd") == ("ab" * 2999 + "abd", None)
+    assert feed_all(stops, "x" + "ab" * 61 + "aa") == ("x", "ab" * 61 + "aa")
+
+
 def feed_all(stops: list[str], text: str) -> tuple[str, str | None]:
     matcher = StopMatcher(StopStrings(stops))
     return matcher.feed(text).text + matcher.finish(), matcher.stopped

@@ -9,7 +9,8 @@ import pytest
 
 from server.errors import InvalidRequestError, OverloadedError, UnavailableError
 from server.text.chat import ChatMessage, ChatTemplate
-from server.text.tokenizer import TextTokenizer, TokenizerPool
+from server.text.tokenizer import TextTokenizer
+from server.text.tokenizer_pool import TokenizerPool
 from tests.text.small_tokenizers import byte_level
 
 
