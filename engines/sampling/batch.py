@@ -49,9 +49,9 @@ class RandomRow:
 
     def draw_wide(self) -> int:
         params, peak = self.params, float(self.peak)
-        nucleus = params.top_p < 1.0 and not params.top_k
-        mass = wide.exact_mass(self.logits, peak, params.temperature) if nucleus else 0.0
-        return int(self.ids[wide.draw_filtered(self.logits[self.ids], peak, params, mass, self.uniform)])
+        if params.top_p < 1.0 and not params.top_k:
+            return wide.draw_filtered(self.logits, peak, params, self.uniform)
+        return int(self.ids[wide.draw_filtered(self.logits[self.ids], peak, params, self.uniform)])
 
     def _find_candidates(self, scratch: npt.NDArray[np.float32]) -> None:
         """Set ``ids`` (ascending) to a set that holds all that the filters can keep, and ``mass`` where top_p needs it."""

@@ -42,7 +42,8 @@ class Candidates:
 
 
 def draw(candidates: Candidates) -> tuple[list[int], list[bool]]:
-    """Token per row, and which rows' nucleus lay so close to its edge that ``masses`` must be known better before it is trusted."""
+    """Token per row, and which rows' tokens must not be trusted: the nucleus ends so close to an edge that ``masses`` must be known
+    better, or beyond the candidates."""
     order = -np.sort(-candidates.values, axis=1)
     kept, unsure = _prefix_lengths(candidates, order)
     rows = np.arange(kept.shape[0])
@@ -73,10 +74,10 @@ def _prefix_lengths(candidates: Candidates, order: npt.NDArray[np.float32]) -> t
     all_kept = candidates.top_p >= 1.0
     by_mass = np.where(all_kept, candidates.counts, np.count_nonzero(cumulative < target[:, None], axis=1) + 1)
     by_weight = np.count_nonzero(weights >= candidates.min_p[:, None], axis=1)
-    slack = target * np.where(candidates.top_k > 0, 0.0, MASS_ERROR)
-    nearest = np.count_nonzero(cumulative < (target - slack)[:, None], axis=1)
-    furthest = np.count_nonzero(cumulative < (target + slack)[:, None], axis=1)
     others = np.minimum(by_count, by_weight)
-    kept = np.minimum(by_mass, others)
-    unsure = ~all_kept & (np.minimum(nearest + 1, others) != np.minimum(furthest + 1, others))
-    return np.maximum(kept, 1), unsure
+    slack = target * np.where(candidates.top_k > 0, 0.0, MASS_ERROR)
+    nearest = np.count_nonzero(cumulative < (target - slack)[:, None], axis=1) + 1
+    furthest = np.count_nonzero(cumulative < (target + slack)[:, None], axis=1) + 1
+    blurred = np.minimum(nearest, others) != np.minimum(furthest, others)
+    beyond = (candidates.top_k == 0) & (furthest > candidates.counts) & (by_weight >= candidates.counts)
+    return np.maximum(np.minimum(by_mass, others), 1), ~all_kept & (blurred | beyond)

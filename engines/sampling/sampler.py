@@ -11,8 +11,8 @@ from engines.contract import PlanError, SequenceSpec, StepError
 from engines.sampling.batch import RandomRow, draw_rows
 from engines.sampling.checks import require_distributions
 from engines.sampling.constraint import Constraint
+from engines.sampling.draw_numbers import take
 from engines.sampling.logprobs import Top, log_normaliser, top_logprobs
-from engines.sampling.philox import Purpose, uniforms
 from engines.sampling.sequence_state import SequenceState
 from engines.sampling.thresholds import Logits
 
@@ -82,12 +82,7 @@ class Sampler:
         places = [place for place, state in enumerate(states) if not state.greedy]
         if not places:
             return
-        numbers = uniforms(
-            np.array([states[place].params.seed for place in places], np.uint64),
-            np.array([states[place].index for place in places], np.uint64),
-            np.array([positions[place] for place in places], np.uint64),
-            Purpose.TOKEN,
-        ).tolist()
+        numbers = take([states[place].numbers for place in places], [positions[place] for place in places])
         rows = [
             RandomRow(logits[place], logits[place, tokens[place]], states[place].params, number)
             for place, number in zip(places, numbers, strict=True)

@@ -1,7 +1,7 @@
 """Where to cut a row of logits so that few candidates are left and none that matters is lost. No sort, no partition of the vocabulary.
 
 Every function returns a logit t such that the tokens with logit >= t contain all that a filter can keep. Exactness is not theirs:
-whoever reads the candidates applies the filters to them.
+whoever reads the candidates applies the filters to them, and notices where they do not reach.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def min_p_threshold(peak: float, temperature: float, min_p: float) -> np.float32
 def nucleus_threshold(
     row: Logits, weights: npt.NDArray[np.float32], peak: float, temperature: float, mass: float
 ) -> np.float32:
-    """The nearest of a few fixed distances below ``peak`` within which the weights sum to at least ``mass``."""
+    """The nearest of a few fixed distances below ``peak`` within which the weights sum to at least ``mass``, as float32 sums."""
     for level in _LEVELS:
         threshold = np.float32(peak + temperature * level)
-        if float(np.compress(row >= threshold, weights).sum(dtype=np.float64)) >= mass:
+        if float(np.dot(weights, row >= threshold)) >= mass:
             return threshold
     return np.float32(-np.inf)

@@ -33,8 +33,10 @@ def relative_weights(
 
 def exact_weights(row: Logits, peak: float, temperature: float) -> Weights64:
     """The same in float64: the definition that filters are held to."""
-    weights: Weights64 = np.exp((row.astype(np.float64) - peak) / temperature)
-    return weights
+    weights = row.astype(np.float64)
+    weights -= peak
+    weights /= temperature
+    return np.exp(weights, out=weights)
 
 
 def draw_by_blocks(weights: npt.NDArray[_Float], uniform: float) -> int:
@@ -59,26 +61,17 @@ def _first_above(cumulative: Weights64, target: float) -> int:
     return int(cumulative.searchsorted(cumulative[-1], side="left"))
 
 
-def exact_mass(row: Logits, peak: float, temperature: float) -> float:
-    """Sum of the weights of the whole vocabulary."""
-    return float(exact_weights(row, peak, temperature).sum())
-
-
-def draw_filtered(values: Logits, peak: float, params: SamplingParams, mass: float, uniform: float) -> int:
+def draw_filtered(values: Logits, peak: float, params: SamplingParams, uniform: float) -> int:
     """Place of the token drawn among candidates in the order of ids, in time linear in their number.
 
-    ``values`` are the candidates' logits, ``mass`` the vocabulary's exact mass where top_p applies without top_k.
+    ``values`` are the candidates' logits: the whole vocabulary's where top_p applies without top_k, for it needs all of their mass.
     """
     weights = exact_weights(values, peak, params.temperature)
     if params.top_k:
-        possible = values > -np.inf
-        _keep(
-            values, weights, *prefix_by_mass(values[possible], np.ones(np.count_nonzero(possible)), float(params.top_k))
-        )
-        mass = float(weights.sum())
+        ones = (values > -np.inf).astype(np.float64)
+        _keep(values, weights, *prefix_by_mass(values, ones, float(params.top_k)))
     if params.top_p < 1.0:
-        possible = weights > 0.0
-        _keep(values, weights, *prefix_by_mass(values[possible], weights[possible], params.top_p * mass))
+        _keep(values, weights, *prefix_by_mass(values, weights, params.top_p * float(weights.sum())))
     if params.min_p > 0.0:
         weights *= weights >= params.min_p
     return draw_by_blocks(weights, uniform)
@@ -95,15 +88,17 @@ def prefix_by_mass(values: Logits, masses: Weights64, target: float) -> tuple[np
     and how many at it.
 
     A weighted selection by histograms: the bin in which the prefix ends is split again until it is small enough to sort, or one value.
-    Linear in what is given, never a sort of it. Values must be finite and at least one.
+    Linear in what is given, never a sort of it. Where a mass is zero the value counts for nothing and may be -inf; one is not.
     """
+    if float(masses.min()) == 0.0:
+        heavy = np.flatnonzero(masses)
+        values, masses = values[heavy], masses[heavy]
     above = 0.0
     while values.shape[0] > _SORTABLE:
         low, high = float(values.min()), float(values.max())
         if low == high:
             break
-        bins = ((high - values.astype(np.float64)) * (_BINS / (high - low))).astype(np.intp)
-        np.minimum(bins, _BINS - 1, out=bins)
+        bins = _histogram_bins(values, low, high)
         cumulative = above + np.cumsum(np.bincount(bins, masses, _BINS))
         end = min(int(np.searchsorted(cumulative, target, side="left")), int(bins.max()))
         if end:
@@ -115,3 +110,11 @@ def prefix_by_mass(values: Logits, masses: Weights64, target: float) -> tuple[np
     last = min(reached, values.shape[0] - 1)
     cut: np.float32 = values[order[last]]
     return cut, last + 1 - int(np.count_nonzero(values > cut))
+
+
+def _histogram_bins(values: Logits, low: float, high: float) -> npt.NDArray[np.intp]:
+    """Bin 0 holds ``high``, the last ``low``; greater values never stand in later bins."""
+    scaled = values.astype(np.float64)
+    np.subtract(high, scaled, out=scaled)
+    scaled *= _BINS / (high - low)
+    return np.minimum(scaled, _BINS - 1, out=scaled).astype(np.intp)

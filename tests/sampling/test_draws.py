@@ -135,3 +135,15 @@ def test_evenly_spread_numbers_give_the_distribution_itself(how: SamplingParams)
     weights = kept_weights(row, how)
     count = 20_000
     assert np.abs(frequencies(row, how, count) / count - weights / weights.sum()).max() < 1.01 / count + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["peaked", "normal", "flat"])
+def test_a_threshold_that_lies_too_high_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds are guesses made in float32; no token may hang on one."""
+    monkeypatch.setattr("engines.sampling.batch.nucleus_threshold", lambda row, *_: row.max())
+    check_against_definition(make_row(kind, 900, 4), SamplingParams(temperature=1.0, top_p=0.9))
+
+
+def test_an_edge_that_is_met_exactly() -> None:
+    row = np.zeros(4, np.float32)
+    assert set(draw(row, SamplingParams(temperature=1.0, top_p=0.5), [0.0, 0.49, 0.51, ALMOST_ONE])) == {0, 1}
