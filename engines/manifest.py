@@ -63,6 +63,13 @@ class Numerics(msgspec.Struct, frozen=True):
     golden_mean_difference: float
     tolerance: float
     """Bound on the difference of log-probabilities, alone against batched or chunked, teacher-forced, that holds on this engine (law 3)."""
+    golden_reference: str = ""
+    """What the golden positions were computed with: "transformers 5.24.0, torch 2.13.0+cpu"; "numpy …" = this project's own
+    forward pass, where no golden data is committed for the checkpoint; empty = nothing was compared."""
+    golden_greedy_equal: int = 0
+    """Golden prompts whose greedy continuation is the reference's, token for token, of ..."""
+    golden_greedy_total: int = 0
+    """... so many."""
 
 
 class StepProfile(msgspec.Struct, frozen=True):

@@ -16,13 +16,16 @@ import json
 import platform
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gguf
 import numpy as np
 import tokenizers
 import torch
 import transformers
+
+Library: TypeAlias = Any
+"""An object of a library that ships no types."""
 
 TOKENS = 48
 PROMPTS = (
@@ -32,12 +35,16 @@ PROMPTS = (
     "Once upon a time, in a village between two rivers, there lived an old clockmaker who",
     "The first ten prime numbers are 2, 3, 5, 7, 11,",
     '{"name": "Ada Lovelace", "born": 1815, "fields": ["mathematics", "',
-    "<|im_start|>system\nYou answer briefly.<|im_end|>\n<|im_start|>user\nTranslate to German: Good morning, my friends! "
-    "How was the journey?<|im_end|>\n<|im_start|>assistant\n",
-    "Photosynthesis is the process by which green plants, algae and some bacteria turn light into chemical energy. Light is "
-    "absorbed by chlorophyll in the thylakoid membranes, where water is split into oxygen, protons and electrons. The "
-    "electrons pass along a chain of carriers and leave behind a gradient of protons, which drives the synthesis of ATP. In "
-    "the stroma, the Calvin cycle then uses ATP and NADPH to fix carbon dioxide into sugars. In summary, plants need",
+    (
+        "<|im_start|>system\nYou answer briefly.<|im_end|>\n<|im_start|>user\nTranslate to German: Good morning, my friends! "
+        "How was the journey?<|im_end|>\n<|im_start|>assistant\n"
+    ),
+    (
+        "Photosynthesis is the process by which green plants, algae and some bacteria turn light into chemical energy. Light is "
+        "absorbed by chlorophyll in the thylakoid membranes, where water is split into oxygen, protons and electrons. The "
+        "electrons pass along a chain of carriers and leave behind a gradient of protons, which drives the synthesis of ATP. In "
+        "the stroma, the Calvin cycle then uses ATP and NADPH to fix carbon dioxide into sugars. In summary, plants need"
+    ),
 )
 
 NAMES = {
@@ -53,7 +60,7 @@ NAMES = {
 }
 
 
-def load_model(path: Path) -> Any:
+def load_model(path: Path) -> Library:
     reader = gguf.GGUFReader(path)
     model = transformers.LlamaForCausalLM(_config(reader)).to(torch.float32).eval()
     config = model.config
@@ -71,8 +78,8 @@ def load_model(path: Path) -> Any:
     return model
 
 
-def _config(reader: Any) -> Any:
-    def value(name: str) -> Any:
+def _config(reader: Library) -> Library:
+    def value(name: str) -> Library:
         return reader.fields[f"llama.{name}"].contents()
 
     return transformers.LlamaConfig(
@@ -107,8 +114,7 @@ def _hugging_face_name(name: str) -> str:
     return f"model.layers.{layer}.{NAMES[part]}.{kind}"
 
 
-@torch.no_grad()
-def golden_sequence(model: Any, text: str, prompt: list[int]) -> dict[str, Any]:
+def golden_sequence(model: Library, text: str, prompt: list[int]) -> dict[str, Any]:
     tokens: list[int] = []
     for _ in range(TOKENS):
         # The whole sequence each time: no key-value cache whose bugs could become golden.
@@ -130,7 +136,7 @@ def golden_sequence(model: Any, text: str, prompt: list[int]) -> dict[str, Any]:
 
 def main() -> None:
     checkpoint, vocabulary, target = (Path(argument) for argument in sys.argv[1:4])
-    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
     model, tokenizer = load_model(checkpoint), tokenizers.Tokenizer.from_file(str(vocabulary))
     sequences = [golden_sequence(model, text, tokenizer.encode(text).ids) for text in PROMPTS]
     document = {

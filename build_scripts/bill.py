@@ -1,0 +1,126 @@
+"""The memory bill: what an engine takes on disk and in memory, and what its build needs, known before either exists.
+
+Weights and key-value bytes follow from the shapes. What the library adds was measured (openvino 2026.4.1): a loaded model
+holds its packed weights beside the mapped file, and about 220 MB of code, kernels and graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from build_scripts.decoder import Decoder
+from build_scripts.numerics import NumericsChoice
+
+RUNTIME_BYTES = 220_000_000
+"""Resident size of the library with a model loaded, weights, key-value memory and activations aside."""
+BUILD_OVERHEAD_BYTES = 300_000_000
+"""Interpreter, metadata and graph while weights are read."""
+GRAPH_BYTES = 12_000_000
+"""model.xml and tokenizer.json, rounded up."""
+BLOCK_SIZE = 32
+"""Tokens in a block of the paged-attention kernel."""
+KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
+DEFAULT_KV_BUDGET = 1 << 30
+"""What a runner takes unless it is told otherwise."""
+STEP_TOKENS = 2048
+STEP_ROWS = 256
+_DENSE_BITS = {"F32": 32, "F16": 16, "BF16": 16}
+_GROUPED_BITS = {
+    "Q4_0": (4, 64, 32),
+    "Q4_1": (4, 64, 32),
+    "Q8_0": (8, 32, 32),
+    "Q4_K": (4, 64, 32),
+    "Q5_K": (8, 64, 32),
+    "Q6_K": (8, 32, 16),
+}
+"""By format: bits of a code, bits of a group's scale and zero (float32 each), values in a group."""
+
+
+class KvShape(Protocol):
+    """What decides the size of keys and values: a Decoder, or a manifest's ModelShape."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Bytes, unless a name says otherwise."""
+
+    weights: int
+    """On disk, and once more in memory when loaded."""
+    disk: int
+    """The whole engine directory."""
+    build_memory: int
+    """Peak of the build, verification included."""
+    loaded: int
+    """Resident size of a loaded engine before any key-value memory."""
+    workspace: int
+    """Activations and logits of one full step."""
+    kv_per_token: dict[str, int]
+    """By precision."""
+    kv_precision: str
+    """The one chosen."""
+    max_context: int
+
+    def sequences(self, length: int, budget: int, precision: str | None = None) -> int:
+        """How many sequences of ``length`` tokens have room in ``budget`` bytes of keys and values; None = as chosen."""
+        blocks = budget // (self.kv_per_token[precision or self.kv_precision] * BLOCK_SIZE)
+        return blocks // math.ceil(length / BLOCK_SIZE)
+
+
+def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice) -> Bill:
+    """``formats``: the storage format of each tensor in the checkpoint."""
+    sizes = {name: math.prod(shape) for name, shape in decoder.tensors().items()}
+    kinds = dict.fromkeys(sizes, "F32") if choice.weights == "f32" else formats
+    weights = sum(stored_bytes(count, kinds[name]) for name, count in sizes.items())
+    per_token = {precision: kv_bytes_per_token(decoder, precision) for precision in KV_PRECISIONS}
+    workspace = _workspace(decoder)
+    loaded = 2 * weights + RUNTIME_BYTES
+    reading = weights + 4 * max(sizes.values()) + BUILD_OVERHEAD_BYTES
+    verifying = loaded + workspace + verification_blocks(decoder) * BLOCK_SIZE * per_token[choice.kv_cache]
+    return Bill(
+        weights=weights,
+        disk=weights + GRAPH_BYTES,
+        build_memory=max(reading, verifying),
+        loaded=loaded,
+        workspace=workspace,
+        kv_per_token=per_token,
+        kv_precision=choice.kv_cache,
+        max_context=decoder.static_context,
+    )
+
+
+def stored_bytes(count: int, kind: str) -> int:
+    """Bytes of ``count`` weights in an engine that keeps the format; what is not kept becomes float32."""
+    if kind in _GROUPED_BITS:
+        code, constants, group = _GROUPED_BITS[kind]
+        return count * code // 8 + count // group * constants // 8
+    return count * _DENSE_BITS.get(kind, 32) // 8
+
+
+def kv_bytes_per_token(shape: KvShape, precision: str) -> int:
+    """Keys and values of all layers. u8 keeps a scale and a zero: of keys by channel and block, of values by token."""
+    heads, size = shape.layers * shape.kv_heads, shape.head_dim
+    if precision == "u8":
+        constants = 8
+        keys = heads * size * (BLOCK_SIZE + constants) // BLOCK_SIZE
+        return keys + heads * (size + constants)
+    return 2 * heads * size * (4 if precision == "f32" else 2)
+
+
+def verification_blocks(decoder: Decoder) -> int:
+    """Blocks that verification and the step profile ask of the runner."""
+    return 32 + 2 * math.ceil(min(decoder.static_context, 1024) / BLOCK_SIZE) + 64
+
+
+def _workspace(decoder: Decoder) -> int:
+    heads = (decoder.heads + 2 * decoder.kv_heads) * decoder.head_dim
+    per_token = 4 * decoder.hidden + 2 * decoder.intermediate + heads
+    return 4 * (STEP_TOKENS * per_token + STEP_ROWS * decoder.vocab_size)

@@ -1,0 +1,94 @@
+"""Can this machine serve this engine, and if not, why not?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import openvino as ov
+import psutil
+
+from build_scripts.bill import RUNTIME_BYTES, kv_bytes_per_token
+from build_scripts.numerics import openvino_version
+from build_scripts.profile import machine, threads
+from build_scripts.source import file_sha256
+from engines.contract import EngineLoadError
+from engines.manifest import EngineManifest
+from engines.openvino.loader import read_manifest
+
+REBUILD = "build it again with `firsttoken build`"
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    directory: str
+    manifest: EngineManifest
+    problems: tuple[str, ...]
+    """Why this machine cannot serve the engine; empty = it can."""
+    notes: tuple[str, ...]
+    """What is worth knowing and prevents nothing."""
+
+    @property
+    def servable(self) -> bool:
+        return not self.problems
+
+
+def inspect_engine(directory: Path) -> Inspection:
+    """Reads every byte of the engine. Raises EngineLoadError where there is no manifest that this version reads."""
+    manifest = read_manifest(directory)
+    problems = [*_damaged(directory, manifest), *_versions(manifest), *_processor(manifest), *_memory(manifest)]
+    return Inspection(str(directory), manifest, tuple(problems), tuple(_notes(manifest)))
+
+
+def is_intact(directory: Path, fingerprint: str) -> bool:
+    """Whether the engine of this fingerprint stands here, every file as its manifest says."""
+    try:
+        manifest = read_manifest(directory)
+    except (EngineLoadError, OSError):
+        return False
+    return manifest.fingerprint == fingerprint and not any(_damaged(directory, manifest))
+
+
+def _damaged(directory: Path, manifest: EngineManifest) -> Iterator[str]:
+    for entry in manifest.files:
+        path = directory / entry.name
+        if not path.is_file():
+            yield f"{entry.name} is missing: {REBUILD}"
+        elif (size := path.stat().st_size) != entry.bytes:
+            yield f"{entry.name} has {size} bytes, the manifest says {entry.bytes}: {REBUILD}"
+        elif file_sha256(path) != entry.sha256:
+            yield f"{entry.name} is not what was built, its sha256 differs: {REBUILD}"
+
+
+def _versions(manifest: EngineManifest) -> Iterator[str]:
+    built, here = manifest.tools.get("openvino", "unknown"), openvino_version()
+    if built != here:
+        yield f"built with openvino {built} and verified with it, this machine has openvino {here}: {REBUILD}"
+
+
+def _processor(manifest: EngineManifest) -> Iterator[str]:
+    capabilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if manifest.numerics.activations == "bf16" and "BF16" not in capabilities:
+        yield "activations are bf16 and this CPU has no bf16 instructions: build with --activations f32"
+
+
+def _memory(manifest: EngineManifest) -> Iterator[str]:
+    loaded = 2 * sum(entry.bytes for entry in manifest.files if entry.name.endswith(".bin")) + RUNTIME_BYTES
+    context = kv_bytes_per_token(manifest.model, manifest.numerics.kv_cache) * manifest.model.max_context
+    available = psutil.virtual_memory().available
+    if loaded + context > available:
+        yield (
+            f"needs {loaded / 1e6:.0f} MB loaded and {context / 1e6:.0f} MB for one sequence of {manifest.model.max_context} "
+            f"tokens, {available / 1e6:.0f} MB are available"
+        )
+
+
+def _notes(manifest: EngineManifest) -> Iterator[str]:
+    here = machine(threads())
+    if manifest.profile.machine != here:
+        yield f"step times were measured on {manifest.profile.machine}, this is {here}: they are a first guess here"
+    if not manifest.numerics.golden_reference.startswith("transformers"):
+        yield (
+            f"no golden data is committed for this checkpoint: it was held against {manifest.numerics.golden_reference} on "
+            f"{manifest.numerics.golden_positions} positions"
+        )

@@ -1,0 +1,65 @@
+"""The numbers that an engine computes with, as a user may choose them, and which choices go together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import openvino as ov
+
+from build_scripts.errors import UnsupportedError
+
+WeightForm: TypeAlias = Literal["gguf", "f32"]
+KvPrecision: TypeAlias = Literal["u8", "f16", "bf16", "f32"]
+Activations: TypeAlias = Literal["f32", "bf16"]
+
+
+@dataclass(frozen=True)
+class NumericsChoice:
+    """The defaults are the most exact engine that costs nothing against its neighbours; docs/building.md has the figures."""
+
+    weights: WeightForm = "gguf"
+    """"gguf" keeps the checkpoint's quantisation bit for bit, "f32" dequantises it."""
+    kv_cache: KvPrecision = "f16"
+    activations: Activations = "f32"
+
+    def __post_init__(self) -> None:
+        # The plugin compiles this pair and then fails at the first step.
+        if self.kv_cache == "bf16" and self.activations != "bf16":
+            raise UnsupportedError(
+                f"--kv-cache bf16 needs --activations bf16, given {self.activations}; f16 takes as many bytes"
+            )
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Float32 throughout: sums differ in their last bits only, so greedy tokens do not depend on the batch."""
+        return self.kv_cache == "f32" and self.activations == "f32"
+
+
+def numerics_choice(
+    weights: WeightForm = "gguf", kv_cache: KvPrecision | None = None, activations: Activations = "f32"
+) -> NumericsChoice:
+    """``kv_cache`` None = what goes with the weights: f32 weights are asked for by those who want exactness throughout."""
+    if kv_cache is None:
+        kv_cache = "f32" if weights == "f32" and activations == "f32" else "f16"
+    return NumericsChoice(weights, kv_cache, activations)
+
+
+def openvino_version() -> str:
+    """The release, without the build number: "2026.4.1"."""
+    return str(ov.get_version()).split("-", 1)[0]
+
+
+def fingerprint(source_sha256: str, choice: NumericsChoice, recipe: str) -> str:
+    """Equal fingerprints give equal keys and values: source, numerics, our recipe, and the library that runs it."""
+    identity = {
+        "source": source_sha256,
+        "weights": choice.weights,
+        "kv_cache": choice.kv_cache,
+        "activations": choice.activations,
+        "recipe": recipe,
+        "openvino": openvino_version(),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
