@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -24,6 +24,9 @@ from server.text.pieces import (
 
 __all__ = ["TextTokenizer", "UnsupportedTokenizerError"]
 
+_ID_LIMIT = 2**32
+"""The library's ids are 32 bits wide."""
+
 
 class TextTokenizer:
     """Immutable once made; every method may be called from any thread.
@@ -40,15 +43,12 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._rules = decoder_rules(json.loads(tokenizer.to_str())["decoder"])
+        self._rules = decoder_rules(tokenizer.decoder and json.loads(tokenizer.decoder.__getstate__()))
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         """Hidden from text unless asked for."""
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        if not vocabulary:
+        if not tokenizer.get_vocab_size():
             raise UnsupportedTokenizerError("the tokenizer holds no token")
-        self.vocab_size = 1 + max(vocabulary.values())
-        """One more than the greatest id. A model's output may have more rows: those ids have no text."""
         if bos_id is not None and tokenizer.id_to_token(bos_id) is None:
             raise UnsupportedTokenizerError(f"beginning-of-sequence id {bos_id} is not in the vocabulary")
         self.bos_id = bos_id
@@ -100,7 +100,7 @@ class TextTokenizer:
         try:
             texts = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=not show_special_tokens)
         except OverflowError as error:
-            index = next(place for place, token in enumerate(ids) if not 0 <= token < 2**32)
+            index = next(place for place, token in enumerate(ids) if not 0 <= token < _ID_LIMIT)
             raise InvalidRequestError(f"{field}[{index}]", f"must be a token id, not {ids[index]}") from error
         return str(texts[0])
 
@@ -109,6 +109,11 @@ class TextTokenizer:
         if self._rules.byte_level:
             return ByteLevelDetokenizer(self._byte_pieces[show_special_tokens], prompt)
         return SentencePieceDetokenizer(self._text_pieces[show_special_tokens], self._rules, prompt)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the greatest id. A model's output may have more rows: those ids have no text."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its exact name."""
@@ -144,7 +149,7 @@ class TextTokenizer:
         return {text: list(encoding.ids) for text, encoding in zip(texts, encodings, strict=True)}
 
     def _shown_name(self, show_special_tokens: bool, token: int) -> str | None:
-        if not 0 <= token < self.vocab_size or (token in self.special_ids and not show_special_tokens):
+        if not 0 <= token < _ID_LIMIT or (token in self.special_ids and not show_special_tokens):
             return None
         return self.token_name(token)
 
