@@ -9,17 +9,18 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import structlog
 
 from engines.contract import EngineError
-from server.concurrency import at_most, first_of, in_daemon_thread
+from server.concurrency import at_most, first_of, start_daemon
 from server.config import Config
 from server.engine import Engine, Event
 from server.errors import UnavailableError
 from server.http import HttpPort
-from server.loading import LoadedModel, Loader, load_model
+from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import Readiness, Slot, State
 from server.rpc.generation import GenerationParts, GenerationService
@@ -47,11 +48,12 @@ ENGINE_CLOSE = 10.0
 class App:
     """One server in one event loop. ``run`` is its whole life; it returns the process's exit status."""
 
-    def __init__(self, config: Config, load: Loader = load_model) -> None:
+    def __init__(self, config: Config, loading: Future[LoadedModel], phases: Phases) -> None:
+        """``loading`` began before this module was even imported: the engine compiles meanwhile."""
         self._config = config
-        self._load = load
+        self._loading = loading
+        self._phases = phases
         self._metrics = Metrics()
-        self._phases = Phases(lambda phase, seconds: self._metrics.startup.labels(phase).set(seconds))
         self._readiness = Readiness()
         self._telemetry = RequestTelemetry(self._metrics, log_requests=config.telemetry.log_requests)
         self._generation: Slot[GenerationParts] = Slot()
@@ -101,8 +103,7 @@ class App:
         self._warn_if_open()
         with self._phases.measure("ports"):
             await self._open_ports()
-        with self._phases.measure("load"):
-            model = await in_daemon_thread(lambda: self._load(self._config, self._phases), "loader")
+        model = await asyncio.wrap_future(self._loading)
         self._wire(model)
         if self._config.lifecycle.warm_up:
             with self._phases.measure("warm_up"):
@@ -110,6 +111,8 @@ class App:
         self._tune_interpreter()
         self._readiness.become(State.READY)
         self._phases.since_exec("ready")
+        for phase, seconds in self._phases.seconds.items():
+            self._metrics.startup.labels(phase).set(seconds)
         log.info("serving", model=model.engine.info.model, grpc_port=self.grpc_port, http_port=self.http_port)
 
     async def _open_ports(self) -> None:
@@ -191,7 +194,7 @@ class App:
             self._pool.close()
         if self._engine is not None:
             engine, patience = self._engine, 0.0 if self._failure else ENGINE_CLOSE
-            await in_daemon_thread(lambda: engine.close(patience), "engine-closer")
+            await asyncio.wrap_future(start_daemon(lambda: engine.close(patience), "engine-closer"))
         # Last, so that the final state can still be scraped.
         if self._http is not None:
             await self._http.close()

@@ -6,37 +6,28 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
-    """Run blocking ``work`` in a daemon thread and wait for it. Cancelled, this returns at once and leaves the thread to itself;
-    unlike asyncio's own threads it cannot keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+def start_daemon(work: Callable[[], T], name: str) -> Future[T]:
+    """Run blocking ``work`` in a daemon thread of its own, which cannot keep the process from ending as asyncio's own threads do.
 
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
+    Wait with ``asyncio.wrap_future``; a wait that is cancelled leaves the thread to itself.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
 
     def run() -> None:
-        result: T | None = None
-        error: BaseException | None = None
         try:
-            result = work()
-        except BaseException as caught:  # noqa: BLE001 - handed to whoever waits
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(finish, result, error)
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            done.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await done
+    return done
 
 
 async def at_most(seconds: float, work: Coroutine[Any, Any, object]) -> None:

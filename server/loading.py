@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,12 +36,8 @@ class LoadedModel:
     template: ChatTemplate | None
 
 
-Loader = Callable[[Config, Phases], LoadedModel]
-"""Blocking, and run in a thread of its own. Raises whatever keeps the engine from being loaded; its text is for the operator."""
-
-
 def load_model(config: Config, phases: Phases) -> LoadedModel:
-    """Load what ``engine.directory`` names. Raises EngineLoadError, ValueError and OSError, each saying what to change."""
+    """Load what ``engine.directory`` names: blocking, for a thread of its own. Raises EngineLoadError, ValueError and OSError, each saying what to change."""
     kind, _, profile = config.engine.directory.partition(":")
     if kind in (SIMULATED, SIMULATED_EXECUTOR):
         return _load_simulated(profile or "instant", config, executor=kind == SIMULATED_EXECUTOR)

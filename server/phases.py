@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import structlog
@@ -13,11 +13,9 @@ log = structlog.get_logger(__name__)
 
 
 class Phases:
-    """Measures each phase once, in the order in which they end. Phases may overlap: ports open while the engine loads."""
+    """Measures each phase once. Phases may overlap, as the engine's load does with imports and ports. Any thread."""
 
-    def __init__(self, report: Callable[[str, float], None]) -> None:
-        """``report(phase, seconds)`` is called at the end of each."""
-        self._report = report
+    def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -29,7 +27,6 @@ class Phases:
 
     def record(self, phase: str, seconds: float) -> None:
         self._seconds[phase] = seconds
-        self._report(phase, seconds)
         log.info("started", phase=phase, seconds=round(seconds, 3))
 
     def since_exec(self, phase: str) -> None:

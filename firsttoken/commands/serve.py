@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from server.config import Config
     from server.config_sources import LoadedConfig
+    from server.loading import LoadedModel
+    from server.phases import Phases
 
 HELP = "serve an engine over gRPC"
 
@@ -91,18 +95,43 @@ def _load(arguments: Sequence[str]) -> tuple[LoadedConfig, bool]:
 
 
 def _serve(config: Config, loop_factory: LoopFactory) -> int:
-    from server.app import App
     from server.telemetry.logging import configure_logging
 
     configure_logging(config.telemetry)
+    _quieten_grpc()
+    phases, loading = _begin_loading(config)
+    from server.app import App  # after the load has begun: this imports for half a second
+
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        status = runner.run(App(config).run())
-    if status:
+        status = runner.run(App(config, loading, phases).run())
+    if status or not loading.done():
         # A hung engine's thread may never end, and its library could wait for it while Python shuts down.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def _begin_loading(config: Config) -> tuple[Phases, Future[LoadedModel]]:
+    """Load the engine in a thread: its library reads and compiles without the interpreter, which meanwhile imports the rest."""
+    from server.concurrency import start_daemon
+    from server.phases import Phases
+
+    phases = Phases()
+
+    def load() -> LoadedModel:
+        with phases.measure("load"):
+            from server.loading import load_model
+
+            return load_model(config, phases)
+
+    return phases, start_daemon(load, "loader")
+
+
+def _quieten_grpc() -> None:
+    """gRPC's core writes to standard error what is no error, and expects forks that this process never makes."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 
 def _loop_factory(config: Config) -> LoopFactory:

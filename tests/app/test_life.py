@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import aiohttp
@@ -10,13 +11,12 @@ import grpc
 import pytest
 
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
-from server.app import App
 from server.config import Config
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import Readiness, State
 from tests.fakes.fake_engine import FakeEngine
-from tests.fakes.running import Running, collect, configure, loaded, request, running, until
+from tests.fakes.running import Running, collect, configure, loaded, make_app, request, running, until
 
 
 async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -44,7 +44,7 @@ async def test_not_ready_until_the_warm_up_went_through_case_B4_B6() -> None:
         asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
         return loaded(engine)
 
-    app = App(configure(), load)
+    app = make_app(configure(), load)
     over = asyncio.create_task(app.run())
     await until(lambda: bool(app.http_port))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc_port}") as channel, aiohttp.ClientSession() as session:
@@ -68,7 +68,7 @@ async def test_not_ready_until_the_warm_up_went_through_case_B4_B6() -> None:
 
 
 async def test_a_failed_warm_up_ends_the_process_case_B5() -> None:
-    app = App(configure(lifecycle__warm_up_timeout=0.2), lambda _, __: loaded(FakeEngine(silent_steps=10_000)))
+    app = make_app(configure(lifecycle__warm_up_timeout=0.2), lambda _, __: loaded(FakeEngine(silent_steps=10_000)))
     assert await app.run() == 1
     assert app.readiness.state is State.FAILED
 
@@ -77,21 +77,22 @@ async def test_an_engine_that_cannot_be_loaded_ends_the_process() -> None:
     def load(config: Config, phases: Phases) -> LoadedModel:
         raise OSError("no such engine")
 
-    assert await App(configure(), load).run() == 1
+    assert await make_app(configure(), load).run() == 1
 
 
-async def test_a_taken_port_fails_loudly_before_anything_is_loaded() -> None:
-    loads: list[int] = []
+async def test_a_taken_port_fails_loudly_without_waiting_for_the_load(capfd: pytest.CaptureFixture[str]) -> None:
+    release = threading.Event()
 
     def load(config: Config, phases: Phases) -> LoadedModel:
-        loads.append(1)
+        release.wait()
         return loaded(FakeEngine())
 
     async with running() as server:
-        for flags in ({"grpc__port": server.app.grpc_port}, {"http__port": server.app.http_port}):
-            app = App(configure(**flags), load)
+        for name, port in (("grpc", server.app.grpc_port), ("http", server.app.http_port)):
+            app = make_app(configure(**{f"{name}__port": port}), load)
             assert await app.run() == 1
-    assert loads == []
+            assert f"{name}.port: cannot listen on 127.0.0.1:{port}" in capfd.readouterr().err
+    release.set()
 
 
 async def test_a_stop_while_loading_does_not_wait_for_the_load() -> None:
@@ -102,7 +103,7 @@ async def test_a_stop_while_loading_does_not_wait_for_the_load() -> None:
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
         return loaded(FakeEngine())
 
-    app = App(configure(), load)
+    app = make_app(configure(), load)
     over = asyncio.create_task(app.run())
     await until(lambda: bool(app.grpc_port))
     app.request_stop()
@@ -113,7 +114,7 @@ async def test_a_stop_while_loading_does_not_wait_for_the_load() -> None:
 async def test_phases_of_the_start_are_told_case_B12() -> None:
     async with running() as server:
         phases = server.app._phases.seconds
-        assert list(phases) == ["import", "ports", "load", "warm_up", "ready"]
+        assert sorted(phases) == sorted(["load", "import", "ports", "warm_up", "ready"])
         assert phases["ready"] >= phases["load"] + phases["warm_up"]
 
 

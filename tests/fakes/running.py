@@ -17,9 +17,10 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from protos.firsttoken.v1.operations_pb2_grpc import OperationsStub
 from server.app import App
+from server.concurrency import start_daemon
 from server.config import Config
 from server.config_sources import load_config
-from server.loading import LoadedModel, Loader
+from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import State
 from server.telemetry.logging import configure_logging
@@ -75,6 +76,20 @@ def loaded(engine: FakeEngine, *, template: bool = True) -> LoadedModel:
     return LoadedModel(engine, tokenizer, ChatTemplate(CHAT_TEMPLATE) if template else None)
 
 
+Loader = Callable[[Config, Phases], LoadedModel]
+
+
+def make_app(config: Config, load: Loader) -> App:
+    """As `firsttoken serve` does: loading begins at once, in a thread."""
+    phases = Phases()
+
+    def timed() -> LoadedModel:
+        with phases.measure("load"):
+            return load(config, phases)
+
+    return App(config, start_daemon(timed, "loader"), phases)
+
+
 @contextlib.asynccontextmanager
 async def running(
     engine: FakeEngine | None = None, *, template: bool = True, **flags: object
@@ -94,7 +109,7 @@ async def started(load: Loader, **flags: object) -> AsyncIterator[tuple[App, Any
     """A ready server over whatever ``load`` gives, with a channel to it and the task of its life."""
     config = configure(**flags)
     configure_logging(config.telemetry)
-    app = App(config, load)
+    app = make_app(config, load)
     over = asyncio.create_task(app.run())
     while not app.readiness.ready:
         if over.done():
