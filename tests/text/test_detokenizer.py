@@ -183,3 +183,18 @@ def test_an_added_token_with_characters_outside_the_byte_alphabet_is_its_own_tex
     tokenizer.add_tokens([AddedToken("日本 !", special=False, normalized=False)])
     text = TextTokenizer(tokenizer)
     assert stream(text, text.encode("x日本 !x")) == "x日本 !x"
+
+
+def test_the_worked_example_of_docs_text() -> None:
+    detokenizer = FAMILIES["byte-level"].detokenizer()
+    table = [
+        (b" \xf0", " "),
+        (b"\x9f\x98", ""),
+        (b"\x80", "\U0001f600"),
+        (b"\xe2\x82", ""),
+        (b"A", "\ufffdA"),
+        (b"\xc3", ""),
+    ]
+    for data, expected in table:
+        assert "".join(map(detokenizer.feed, byte_ids(data))) == expected
+    assert detokenizer.finish() == "\ufffd"

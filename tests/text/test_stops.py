@@ -78,6 +78,12 @@ def test_case_G6_an_almost_stop_comes_out_as_soon_as_it_cannot_be_one() -> None:
     assert matcher.finish() == "#"
 
 
+def test_the_worked_example_of_docs_text() -> None:
+    matcher = StopMatcher(StopStrings(["###", "#!"]))
+    assert [matcher.feed(text).text for text in ("a #", "# ", "b#", "!c")] == ["a ", "## ", "b", ""]
+    assert matcher.stopped == "#!"
+
+
 def test_nothing_comes_out_after_a_stop() -> None:
     matcher = StopMatcher(StopStrings(["stop"]))
     assert matcher.feed("go stop go").text == "go "

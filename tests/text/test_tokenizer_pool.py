@@ -70,6 +70,25 @@ async def test_one_job_too_many_is_refused_with_a_delay_and_the_others_go_on() -
     pool.close()
 
 
+async def test_short_texts_never_wait_behind_long_ones() -> None:
+    """The gate holds back long texts only; as many come as there are threads of both kinds."""
+
+    class LongGated(Gated):
+        def encode(self, text: str, *, add_bos: bool = True, field: str = "prompt.text") -> list[int]:
+            return super().encode(text, add_bos=add_bos, field=field) if len(text) > 9 else [1]
+
+    tokenizer = LongGated()
+    pool = TokenizerPool(tokenizer, workers=1, inline_characters=0)
+    long = [asyncio.create_task(pool.encode("x" * 40_000)) for _ in range(2)]
+    await until_started(pool, 2)
+    assert await pool.encode("short") == [1]
+    assert not any(task.done() for task in long)
+    tokenizer.gate.set()
+    await asyncio.gather(*long)
+    assert {name.rsplit("_", 1)[0] for _, name in tokenizer.encoded} == {"tokenizer-long"}
+    pool.close()
+
+
 async def test_a_cancelled_job_that_waits_never_runs_and_frees_its_place() -> None:
     tokenizer = Gated()
     pool = TokenizerPool(tokenizer, workers=1, inline_characters=0)
