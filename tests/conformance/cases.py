@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from tests.conformance.tiny_model import build_tiny_engine
 MAX_ROWS = 8
 MAX_STEP_TOKENS = 160
 BLOCKS = 64
+MAX_CONTEXT = 512
+BUILT = "FIRSTTOKEN_TEST_ENGINES"
+"""Environment variable: directories of built engines that the suite shall hold, too."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def _simulated(draws: str) -> StepRunner:
         block_size=32,
         max_rows=MAX_ROWS,
         max_step_tokens=MAX_STEP_TOKENS,
-        max_context=512,
+        max_context=MAX_CONTEXT,
         clock=VirtualClock(),
         drawer=LogitDrawer(language) if draws == "logits" else None,
         paranoid=True,
@@ -82,6 +86,23 @@ def _has_bf16() -> bool:
     return "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
+def _built(directory: Path) -> RunnerCase:
+    """An engine of yours, held to what its manifest promises."""
+    manifest = read_manifest(directory)
+    short = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, max_context=MAX_CONTEXT))
+    make = functools.partial(
+        engines.openvino.load,
+        directory,
+        kv_blocks=BLOCKS,
+        max_rows=MAX_ROWS,
+        max_step_tokens=MAX_STEP_TOKENS,
+        manifest=short,
+    )
+    numerics = manifest.numerics
+    name = f"{manifest.source.name}-{numerics.weights}-{numerics.kv_cache}"
+    return RunnerCase(name, make, tolerance=numerics.tolerance, exact=numerics.batch_invariant)
+
+
 def runner_cases() -> list[RunnerCase]:
     cases = [
         RunnerCase("simulated-tokens", functools.partial(_simulated, "tokens"), tolerance=0.0, exact=True),
@@ -94,4 +115,4 @@ def runner_cases() -> list[RunnerCase]:
         cases.append(
             RunnerCase("openvino-bf16", functools.partial(_openvino, "bf16", "bf16"), tolerance=0.5, exact=False)
         )
-    return cases
+    return cases + [_built(Path(directory)) for directory in os.environ.get(BUILT, "").split(os.pathsep) if directory]
