@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from protos.firsttoken.v1 import generation_pb2 as pb
+from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from tests.e2e.process import ROOT, serve_command, served
 
 CLIENT = """
@@ -59,12 +60,7 @@ def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(signals: int, 
     with served("--lifecycle.drain_grace", "1" if signals == 1 else "600") as server:
         with grpc.insecure_channel(server.target) as channel:
             request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=4000)
-            generate = channel.unary_stream(
-                "/firsttoken.v1.Generation/Generate",
-                request_serializer=pb.GenerateRequest.SerializeToString,
-                response_deserializer=pb.GenerateResponse.FromString,
-            )
-            call = generate(request)
+            call = GenerationStub(channel).Generate(request)
             next(call)
             for _ in range(signals):
                 server.process.send_signal(signal.SIGTERM)
@@ -100,3 +96,13 @@ def test_what_cannot_work_is_said_in_words(arguments: list[str], status: int, wo
     done = run_serve(*arguments)
     assert done.returncode == status
     assert words in done.stdout + done.stderr
+
+
+def test_uvloop_can_drive_it() -> None:
+    pytest.importorskip("uvloop")
+    with served("--lifecycle.uvloop", "true") as server:
+        with grpc.insecure_channel(server.target) as channel:
+            request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=5)
+            assert len(list(GenerationStub(channel).Generate(request))) >= 2
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
