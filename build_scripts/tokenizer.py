@@ -33,7 +33,7 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-_END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>")
+END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>")
 """Control tokens that end a turn or a text wherever they stand in a vocabulary, besides the file's own eos."""
 
 
@@ -97,7 +97,7 @@ def describe_tokenizer(checkpoint: GgufCheckpoint) -> TokenizerInfo:
 def _end_ids(checkpoint: GgufCheckpoint, special: dict[str, int]) -> tuple[int, ...]:
     """The file's eos first, then every other token that can only mean the end."""
     stated = [checkpoint.get(f"tokenizer.ggml.{name}_token_id", int) for name in ("eot", "eom")]
-    known = [special[text] for text in _END_TEXTS if text in special]
+    known = [special[text] for text in END_TEXTS if text in special]
     ids = [
         checkpoint.require("tokenizer.ggml.eos_token_id", int),
         *(index for index in stated if index is not None),

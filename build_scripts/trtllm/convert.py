@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from build_scripts.casting import STORED_AS, FloatType, cast
+from build_scripts.casting import FloatType
 from build_scripts.decoder import Decoder, Shape
-from build_scripts.safetensors_file import SafetensorsWriter
+from build_scripts.safetensors_file import STORED, SafetensorsWriter
 from build_scripts.trtllm.config import Quantisation, check_expressible, config_json, form_of
 from build_scripts.trtllm.layout import Layout, check_layout
-from build_scripts.trtllm.targets import Form, Target, cut, cut_shape, stage_targets
-from build_scripts.weights import Dense
+from build_scripts.trtllm.recipe import Output, Recipe, check_cuts, joined
+from build_scripts.trtllm.targets import Form, stage_targets
 
 Progress = Callable[[str], None]
-
-
-class DenseSource(Protocol):
-    """A checkpoint of plain floats."""
-
-    def read(self, name: str) -> Dense: ...
+"""Called with the name of each tensor that was written."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +32,28 @@ class Conversion:
     form: Form
     quantisation: Quantisation
 
-    def declared(self, stage: int) -> dict[str, tuple[str, Shape]]:
+    def outputs(self, recipe: Recipe, stage: int) -> Iterator[Output]:
+        for target in stage_targets(self.decoder, self.layout, self.form, stage):
+            yield from recipe.outputs(target)
+
+    def declared(self, recipe: Recipe, stage: int) -> dict[str, tuple[str, Shape]]:
         """Stored type and shape of every tensor of a stage's rank files; all shards of a stage are alike."""
-        shapes = self.decoder.tensors()
-        stored = STORED_AS[self.dtype]
         return {
-            target.name: (stored, self._shape(target, shapes))
-            for target in stage_targets(self.decoder, self.layout, self.form, stage)
+            output.name: (output.stored, output.shard_shape(self.decoder, self.layout))
+            for output in self.outputs(recipe, stage)
         }
 
-    def _shape(self, target: Target, shapes: dict[str, Shape]) -> Shape:
-        cuts = [cut_shape(shapes[part.source], part.split, self.decoder, self.layout) for part in target.parts]
-        return (sum(shape[0] for shape in cuts), *cuts[0][1:])
+    def rank_bytes(self, recipe: Recipe, stage: int) -> int:
+        """Tensor bytes of one rank file of a stage."""
+        return sum(
+            int(np.prod(shape, dtype=np.int64)) * STORED[stored].itemsize
+            for stored, shape in self.declared(recipe, stage).values()
+        )
 
-    def shard_bytes(self, stage: int) -> int:
-        size = {"float32": 4, "float16": 2, "bfloat16": 2}[self.dtype]
-        return sum(int(np.prod(shape, dtype=np.int64)) * size for _, shape in self.declared(stage).values())
+    def config(self) -> str:
+        """config.json, the same text for the same conversion."""
+        values = config_json(self.decoder, self.layout, self.form, self.dtype, self.quantisation)
+        return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
 def plan_conversion(
@@ -69,40 +68,40 @@ def plan_conversion(
     check_layout(decoder, layout)
     check_expressible(decoder, layout)
     form = form_of(decoder, layout, share_embedding=share_embedding)
-    return Conversion(decoder, layout, dtype, form, quantisation or Quantisation())
+    conversion = Conversion(decoder, layout, dtype, form, quantisation or Quantisation())
+    conversion.config()
+    return conversion
 
 
-def write_checkpoint(conversion: Conversion, source: DenseSource, directory: Path, progress: Progress) -> None:
-    """config.json and rank{r}.safetensors into an empty directory. The same input gives the same bytes."""
+def check_recipe(conversion: Conversion, recipe: Recipe) -> None:
+    """Raises UnsupportedError where a quantised checkpoint cannot be cut so."""
     for stage in range(conversion.layout.pp):
-        _write_stage(conversion, source, directory, stage, progress)
-    config = config_json(
-        conversion.decoder, conversion.layout, conversion.form, conversion.dtype, conversion.quantisation
-    )
-    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for output in conversion.outputs(recipe, stage):
+            check_cuts(output, conversion.layout)
 
 
-def _write_stage(conversion: Conversion, source: DenseSource, directory: Path, stage: int, progress: Progress) -> None:
-    layout, declared = conversion.layout, conversion.declared(stage)
+def write_checkpoint(conversion: Conversion, recipe: Recipe, directory: Path, progress: Progress) -> None:
+    """config.json and rank{r}.safetensors into a directory. The same input gives the same bytes."""
+    check_recipe(conversion, recipe)
+    for stage in range(conversion.layout.pp):
+        write_stage(conversion, recipe, directory, stage, progress)
+    (directory / "config.json").write_text(conversion.config(), encoding="utf-8")
+
+
+def write_stage(conversion: Conversion, recipe: Recipe, directory: Path, stage: int, progress: Progress) -> None:
+    """The rank files of one pipeline stage, side by side: each tensor of the checkpoint is read once for all shards."""
+    decoder, layout, declared = conversion.decoder, conversion.layout, conversion.declared(recipe, stage)
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(SafetensorsWriter(directory / f"rank{layout.rank(stage, shard)}.safetensors", declared))
-            for shard in range(layout.tp)
+            stack.enter_context(SafetensorsWriter(path, declared))
+            for path in rank_paths(conversion.layout, directory, stage)
         ]
-        for target in stage_targets(conversion.decoder, layout, conversion.form, stage):
-            parts = [_whole_part(conversion, source, target, part.source) for part in target.parts]
+        for output in conversion.outputs(recipe, stage):
+            parts = [recipe.read(output, piece) for piece in output.pieces]
             for shard, writer in enumerate(writers):
-                writer.write(target.name, shard_of(conversion, target, parts, shard))
-            progress(target.name)
+                writer.write(output.name, joined(output, parts, decoder, layout, shard))
+            progress(output.name)
 
 
-def _whole_part(conversion: Conversion, source: DenseSource, target: Target, name: str) -> NDArray[Any]:
-    return cast(source.read(name), conversion.dtype, name, shift=target.shift)
-
-
-def shard_of(conversion: Conversion, target: Target, parts: list[NDArray[Any]], shard: int) -> NDArray[Any]:
-    cuts = [
-        cut(values, part.split, conversion.decoder, conversion.layout, shard)
-        for values, part in zip(parts, target.parts, strict=True)
-    ]
-    return cuts[0] if len(cuts) == 1 else np.concatenate(cuts)
+def rank_paths(layout: Layout, directory: Path, stage: int) -> list[Path]:
+    return [directory / f"rank{layout.rank(stage, shard)}.safetensors" for shard in range(layout.tp)]

@@ -19,7 +19,7 @@ from build_scripts.decoder import Decoder
 from build_scripts.reference import ranks, unsharded
 from build_scripts.reference.arithmetic import Array
 from build_scripts.trtllm.config import attention_windows
-from build_scripts.trtllm.convert import DenseSource
+from build_scripts.trtllm.recipe import DenseSource
 from build_scripts.weights import Dense, Floats, Weight
 
 LIMIT = 1e-10

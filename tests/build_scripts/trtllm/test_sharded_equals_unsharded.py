@@ -22,6 +22,7 @@ from build_scripts.trtllm.config import attention_windows
 from build_scripts.trtllm.convert import plan_conversion, write_checkpoint
 from build_scripts.trtllm.layout import Layout
 from build_scripts.trtllm.proof import prove_sharding, unsharded_log_probabilities
+from build_scripts.trtllm.recipe import FloatRecipe
 from tests.build_scripts.tiny import BY_NAME, golden, write_model, write_tensors
 
 LIMIT = 1e-12
@@ -54,7 +55,7 @@ def convert(
 ) -> Path:
     conversion = plan_conversion(checkpoint.decoder, layout, dtype, share_embedding=share_embedding)
     directory.mkdir()
-    write_checkpoint(conversion, checkpoint, directory, lambda _: None)
+    write_checkpoint(conversion, FloatRecipe(checkpoint.decoder, checkpoint, dtype), directory, lambda _: None)
     return directory
 
 
