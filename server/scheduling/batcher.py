@@ -66,7 +66,6 @@ class Batcher:
             seating=Seating(config, self._cache, self._room, self._seats, counters),
             reuse=Reuse(self._cache, config, counters),
             budget=policies.budget or FixedBudget(config.step_tokens, config.min_prefill_tokens),
-            victims=policies.victims,
         )
         self._outcomes = Outcomes(limits.block_size, self._ledger, self._room, self._seats)
         self._flight: Composition | None = None
@@ -129,7 +128,7 @@ class Batcher:
     def plan(self, now: float) -> StepPlan | None:
         """Complete the next step; None when nothing can run. Acts on wishes and deadlines first.
 
-        Raises IntegrityError while a step is in flight.
+        Raises IntegrityError while a step is in flight, and should seated sequences ever be stuck.
         """
         if self._flight is not None:
             raise IntegrityError(f"a step was planned while step {self._flight.step} is in flight")
@@ -139,6 +138,9 @@ class Batcher:
         self._decodes.compose(step)
         self._prefills.compose(step, len(self._room), now)
         if not step.rows:
+            if self._seats.running:
+                # Seated prompts fit together without the decodes, so one of them can always go on; better dead than stuck.
+                raise IntegrityError(f"{self.running} sequences are seated and none can run")
             return None
         self._last_step = step.step
         self._flight = step

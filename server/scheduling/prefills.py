@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from engines.contract import Row, SequenceSpec
-from server.kv.block_pool import IntegrityError
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
 from server.scheduling.decodes import SAMPLE_ONE
-from server.scheduling.policies import StepBudget, VictimPolicy
+from server.scheduling.policies import StepBudget
 from server.scheduling.reuse import Reuse
 from server.scheduling.seating import Seating
 from server.scheduling.seats import Seats
@@ -17,7 +16,7 @@ from server.scheduling.sequence import Sequence
 class Prefills:
     """Cuts prompts into chunks within a step's budget, first by key first."""
 
-    __slots__ = ("_block_size", "_budget", "_config", "_max_step_tokens", "_reuse", "_seating", "_seats", "_victims")
+    __slots__ = ("_block_size", "_budget", "_config", "_max_step_tokens", "_reuse", "_seating", "_seats")
 
     def __init__(
         self,
@@ -29,7 +28,6 @@ class Prefills:
         seating: Seating,
         reuse: Reuse,
         budget: StepBudget,
-        victims: VictimPolicy,
     ) -> None:
         self._config = config
         self._max_step_tokens = max_step_tokens
@@ -38,7 +36,6 @@ class Prefills:
         self._seating = seating
         self._reuse = reuse
         self._budget = budget
-        self._victims = victims
 
     def compose(self, step: Composition, waiting: int, now: float) -> None:
         """Add prefill rows to a step that has its decodes. ``waiting``: how many sequences wait in the room."""
@@ -61,9 +58,9 @@ class Prefills:
                 continue
             remaining = len(sequence.tokens) - sequence.scheduled
             bound = min(left, share) if remaining > self._config.long_prompt_tokens else left
-            size = self._chunk(step, sequence, 0, bound, may_preempt=not step.rows and not chunks)
+            size = self._chunk(step, sequence, 0, bound)
             if not size:
-                # Out of blocks: whoever comes later must not take what this one waits for.
+                # Decodes have taken what was promised to it: whoever comes later must not take what it waits for.
                 return chunks
             chunks[sequence] = size
             left -= size
@@ -72,18 +69,17 @@ class Prefills:
                 break
         for sequence, size in chunks.items():
             if left > 0:
-                more = self._chunk(step, sequence, size, left, may_preempt=False)
+                more = self._chunk(step, sequence, size, left)
                 chunks[sequence] = size + more
                 left -= more
         return chunks
 
-    def _chunk(self, step: Composition, sequence: Sequence, have: int, bound: int, *, may_preempt: bool) -> int:
+    def _chunk(self, step: Composition, sequence: Sequence, have: int, bound: int) -> int:
         """Tokens that the sequence computes beyond the ``have`` already given, at most ``bound``; their blocks are in its table."""
         size, total = self._block_size, len(sequence.tokens)
         start = sequence.scheduled + have
         end = min(total, start + bound)
-        while not sequence.kv.grow(-(-end // size)) and len(sequence.kv.table) * size <= start and may_preempt:
-            self._preempt_for(sequence, step)
+        sequence.kv.grow(-(-end // size))
         sequence.refresh_capacity(size)
         end = min(end, sequence.capacity)
         if end <= start:
@@ -92,14 +88,6 @@ class Prefills:
         last = min(-(-end // size), total // size)
         step.computing.update(sequence.kv.digest(index) for index in range(start // size, last))
         return end - start
-
-    def _preempt_for(self, sequence: Sequence, step: Composition) -> None:
-        """Nothing else can run and the first in order has no block: the others give way, so that the house always moves."""
-        others = [other for other in self._seats.running.values() if other is not sequence]
-        if not others:
-            raise IntegrityError(f"sequence {sequence.id} is alone and the pool has no block for it")
-        self._seats.preempt(self._victims.choose(others))
-        step.preempted = True
 
     def _add_row(self, step: Composition, sequence: Sequence, size: int, now: float) -> None:
         start, total = sequence.scheduled, len(sequence.tokens)

@@ -39,23 +39,21 @@ class Seating:
         """
         seated = sorted(self._seats.prefilling.values(), key=lambda sequence: sequence.key)
         self._promised = sum(self._blocks_left(sequence) for sequence in seated)
-        may_seat = True
+        may_seat = not step.preempted
         at = 0
         while True:
-            head = self._room.peek() if may_seat and not step.preempted else None
+            head = self._room.peek() if may_seat else None
             if head is not None and (at == len(seated) or head.key < seated[at].key):
                 if not self.can_seat(head):
                     may_seat = False
                     continue
                 yield self._seat()
                 # What it has taken since is no longer owed; the rest of its prompt is.
-                self._promised += self._blocks_left(head) if head.seated else 0
+                self._promised += self._blocks_left(head)
             elif at < len(seated):
-                # An earlier one may have had to take this one's blocks.
-                if seated[at].seated:
-                    before = self._blocks_left(seated[at])
-                    yield seated[at]
-                    self._promised -= before - self._blocks_left(seated[at])
+                before = self._blocks_left(seated[at])
+                yield seated[at]
+                self._promised -= before - self._blocks_left(seated[at])
                 at += 1
             else:
                 return
