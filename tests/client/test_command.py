@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import grpc
 import pytest
@@ -205,18 +206,26 @@ def test_chat_through_pipes_ends_at_an_error() -> None:
         assert len(fake.requests) == 1
 
 
+# The terminal on standard input becomes the process's own, so that Ctrl-C reaches it. Done by the child, not between fork and
+# exec: gRPC's threads run in this process.
+ON_ITS_OWN_TERMINAL = """
+import os, sys
+os.close(os.open(os.ttyname(0), os.O_RDWR))
+os.execv(sys.executable, [sys.executable, "-m", "firsttoken", *sys.argv[1:]])
+"""
+
+
 class Terminal:
     """A process on a terminal of its own, and what it has shown so far."""
 
     def __init__(self, *words: str) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [*COMMAND, *words],
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ON_ITS_OWN_TERMINAL, *words],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # noqa: PLW1509 - makes it the controlling terminal
             env={**os.environ, "TERM": "dumb"},
         )
         os.close(slave)
@@ -226,7 +235,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while self.shown.count(text) < times:
             ready, _, _ = select.select([self._master], [], [], max(0, deadline - time.monotonic()))
             if not ready:
@@ -236,15 +245,20 @@ class Terminal:
             except OSError:
                 raise TimeoutError(f"ended before {text!r}: {self.shown!r}") from None
 
-    def end(self) -> int:
-        status = self.process.wait(20)
+    def status(self) -> int:
+        return self._process.wait(20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
         os.close(self._master)
-        return status
 
 
 def test_chat_on_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_ends() -> None:
-    with serving_in_thread(FakeServer(endless)) as fake:
-        terminal = Terminal("chat", "--address", fake.address)
+    with serving_in_thread(FakeServer(endless)) as fake, Terminal("chat", "--address", fake.address) as terminal:
         terminal.wait_for("> ")
         terminal.type("count\n")
         terminal.wait_for("0 1 2")
@@ -256,30 +270,35 @@ def test_chat_on_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_ends() -> None:
         terminal.wait_for("ended by length")
         terminal.wait_for("> ", times=3)
         terminal.type("\x04")
-        assert terminal.end() == 0
+        assert terminal.status() == 0
         assert re.match(r"user: count\nassistant: 0 1 2 [\d ]*\nuser: and now", text_of(fake.requests[1].prompt))
 
 
 def test_chat_on_a_terminal_survives_an_error_and_forgets_the_turn() -> None:
-    with serving_in_thread(FakeServer(refuse(grpc.StatusCode.INTERNAL, message="broken"))) as fake:
-        terminal = Terminal("chat", "--address", fake.address)
+    with (
+        serving_in_thread(FakeServer(refuse(grpc.StatusCode.INTERNAL, message="broken"))) as fake,
+        Terminal("chat", "--address", fake.address) as terminal,
+    ):
         terminal.wait_for("> ")
         terminal.type("first\n")
         terminal.wait_for("firsttoken: broken")
         terminal.wait_for("> ", times=2)
         terminal.type("again\n")
         terminal.wait_for("ended by length")
+        terminal.wait_for("> ", times=3)
         terminal.type("\x04")
-        assert terminal.end() == 0
+        assert terminal.status() == 0
         assert text_of(fake.requests[1].prompt) == "user: again"
 
 
 def test_what_a_model_says_cannot_command_the_terminal() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\rhidden\x9b"
-    with serving_in_thread(FakeServer(*[say(delta(evil), final())] * 2)) as fake:
-        terminal = Terminal("generate", "x", "--address", fake.address)
+    with (
+        serving_in_thread(FakeServer(*[say(delta(evil), final())] * 2)) as fake,
+        Terminal("generate", "x", "--address", fake.address) as terminal,
+    ):
         terminal.wait_for("ended by")
-        assert terminal.end() == 0
+        assert terminal.status() == 0
         assert "\x1b" not in terminal.shown
         assert "hidden" in terminal.shown
         assert firsttoken("generate", "x", "--address", fake.address)[1] == evil + "\n"  # a pipe gets it as it is
