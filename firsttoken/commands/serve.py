@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -115,17 +116,22 @@ def _serve(config: Config, loop_factory: LoopFactory) -> int:
 def _begin_loading(config: Config) -> tuple[Phases, Future[LoadedModel]]:
     """Load the engine in a thread: its library reads and compiles without the interpreter, which meanwhile imports the rest."""
     from server.concurrency import start_daemon
+    from server.loading import load_model
     from server.phases import Phases
 
     phases = Phases()
+    under_way = threading.Event()
 
     def load() -> LoadedModel:
-        with phases.measure("load"):
-            from server.loading import load_model
+        try:
+            with phases.measure("load"):
+                return load_model(config, phases, under_way.set)
+        finally:
+            under_way.set()
 
-            return load_model(config, phases)
-
-    return phases, start_daemon(load, "loader")
+    loading = start_daemon(load, "loader")
+    under_way.wait()  # importing two things at once only makes both late
+    return phases, loading
 
 
 def _quieten_grpc() -> None:
