@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from engines.contract import PlanError, Row, SequenceSpec, StepPlan
+from engines.contract import EngineError, PlanError, Row, SequenceSpec, StepPlan
 from engines.simulated.history import History
 
 _REMEMBERED = 1 << 16
@@ -106,3 +106,13 @@ class SequenceTable(Mapping[int, OpenSequence]):
             self._closed_set.add(sequence)
         for spec in plan.opened:
             self._open[spec.sequence] = checked[spec.sequence]
+
+    def check_integrity(self) -> None:
+        """Raises EngineError where a sequence is open and closed, or its history is not what its own tokens give."""
+        both = self._open.keys() & self._closed_set
+        if both or len(self._closed) != len(self._closed_set):
+            raise EngineError(f"sequences open and closed at once: {sorted(both)}")
+        for number, sequence in self._open.items():
+            history = sequence.history
+            if history.state != History(self._block_size, history.tokens).state:
+                raise EngineError(f"sequence {number}: its state is not that of its {len(history)} tokens")

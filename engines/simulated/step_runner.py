@@ -12,6 +12,7 @@ import numpy as np
 from engines.contract import (
     Capabilities,
     EngineDeadError,
+    EngineError,
     KvGroup,
     Output,
     PlanError,
@@ -164,17 +165,19 @@ class SimulatedStepRunner:
             self._closing.wait()
         if not self._closing.is_set() and self.faults.kills(self._ordinal):
             self._die("killed by a fault")
-        plan, staged = handle.plan, handle.staged
-        failed = self.faults.fails(self._ordinal)
-        outputs = self._spoil(plan, staged) if failed else self._run(plan, staged, handle.read)
-        if self.clock.wait(handle.ready_at, self._closing):
+        try:
+            outputs = self._run(handle.plan, handle.staged, handle.read)
+        finally:
+            closed = self.clock.wait(handle.ready_at, self._closing)
+            self._in_flight = None
+        if closed:
             self._die("closed while a step was in flight")
-        self._in_flight = None
-        if failed:
-            raise StepError(f"step {plan.step}: failed on purpose")
-        return StepResult(step=plan.step, outputs=outputs, engine_seconds=handle.seconds)
+        return StepResult(step=handle.plan.step, outputs=outputs, engine_seconds=handle.seconds)
 
     def _run(self, plan: StepPlan, staged: StagedStep, read: Readback) -> list[Output]:
+        if self.faults.fails(self._ordinal):
+            self._spoil(plan, staged)
+            raise StepError(f"step {plan.step}: failed on purpose")
         self._memory.copy(plan.copies)
         if not plan.rows:
             return []
@@ -194,12 +197,11 @@ class SimulatedStepRunner:
             history.truncate(row.past)
             history.extend(tokens[starts[at] : starts[at + 1]])
 
-    def _spoil(self, plan: StepPlan, staged: StagedStep) -> list[Output]:
+    def _spoil(self, plan: StepPlan, staged: StagedStep) -> None:
         """A failed step leaves garbage in every block that it was to write."""
         writes = staged.entry_indices() >= (staged.past // self._limits.block_size)[staged.entry_rows()]
         targets = np.array([copy.target for copy in plan.copies], dtype=np.int64)
         self._memory.scramble(np.unique(np.concatenate((staged.table[writes], targets))))
-        return []
 
     # ------------------------------------------------------------------ blocks
 
@@ -229,6 +231,12 @@ class SimulatedStepRunner:
         for block in blocks:
             if not 0 <= block < self._limits.block_count:
                 raise PlanError(f"{what}: block ids must be 0 .. {self._limits.block_count - 1}, got {block}")
+
+    def check_integrity(self) -> None:
+        """Raises EngineError where what is kept between steps contradicts itself. Engine thread, between steps."""
+        if (self._owners != -1).any():
+            raise EngineError(f"block {int(np.argmax(self._owners != -1))} is still owned after its step was checked")
+        self._sequences.check_integrity()
 
     # ------------------------------------------------------------------ life
 

@@ -6,14 +6,15 @@ import random
 import threading
 import time
 from array import array
+from collections.abc import Sequence
 
 import pytest
 
-from engines.contract import EngineDeadError, PlanError, Sample, Score, StepError, StepPlan
+from engines.contract import EngineDeadError, EngineError, PlanError, Sample, Score, StepError, StepPlan
 from engines.sampling.params import SamplingParams
 from engines.simulated.clock import RealClock, VirtualClock
 from engines.simulated.cost import CostModel, StepShape
-from engines.simulated.draws import LogitDrawer
+from engines.simulated.draws import Draw, Drawn, LogitDrawer, TokenDrawer
 from engines.simulated.faults import Faults
 from tests.simulated.rig import LANGUAGE, greedy, make_row, make_runner, make_spec, run
 
@@ -214,3 +215,28 @@ def test_a_closed_id_is_not_opened_again() -> None:
 def test_a_prompt_with_ids_out_of_range_is_refused() -> None:
     with pytest.raises(PlanError, match=r"prompt ids must be 0 \.\. 999"):
         run(make_runner(), 1, opened=[make_spec(1, [1000])])
+
+
+class FailingDrawer(TokenDrawer):
+    def draw(self, draws: Sequence[Draw]) -> list[Drawn]:
+        raise StepError(f"{len(draws)} rows are no distributions")
+
+
+def test_a_sampler_that_fails_fails_the_step_only() -> None:
+    runner = make_runner(drawer=FailingDrawer(LANGUAGE))
+    with pytest.raises(StepError, match="1 rows"):
+        run(runner, 1, make_row(1, PROMPT, 0, TABLE), opened=[make_spec(1, PROMPT)])
+    assert run(runner, 2) == []
+
+
+def test_integrity_holds_after_steps_and_refusals_and_notices_a_wrong_state() -> None:
+    runner = make_runner()
+    run(runner, 1, make_row(1, PROMPT, 0, TABLE), opened=[make_spec(1, PROMPT), make_spec(2, PROMPT)])
+    with pytest.raises(PlanError, match="is written by sequences 1 and 2"):
+        run(runner, 2, make_row(1, [5], 11, TABLE), make_row(2, PROMPT, 0, TABLE))
+    runner.check_integrity()
+    run(runner, 2, make_row(1, None, 11, TABLE), closed=[2])
+    runner.check_integrity()
+    runner._sequences[1].history._borders[-1] += 1
+    with pytest.raises(EngineError, match="sequence 1: its state"):
+        runner.check_integrity()
