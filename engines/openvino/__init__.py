@@ -25,7 +25,8 @@ def load(
     """Load the engine in ``directory``: read, transform, compile, allocate its KV memory. Takes 1 to 3 seconds.
 
     The KV memory holds ``kv_blocks`` blocks, or what ``kv_bytes`` has room for; with neither, a quarter of the memory that is
-    available, at most 1 GiB. ``threads``: None = one a physical core. ``manifest``: that of a build not published yet; None reads
+    available, at most 1 GiB. ``threads``: None = as many as the process may keep busy, a
+    container's share of time considered. ``manifest``: that of a build not published yet; None reads
     the directory's own. Raises EngineLoadError.
 
     The first step of a new shape class pays for its kernels: to warm up, run through the real path one prompt of

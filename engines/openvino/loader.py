@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 import openvino as ov
-import psutil
 
 from engines.contract import EngineLoadError
 from engines.manifest import MANIFEST_NAME, SCHEMA_VERSION, EngineManifest
 from engines.openvino.graph import page
+from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block
 from engines.openvino.runner import LoadTimings, OpenVinoStepRunner
 from engines.openvino.settings import compile_properties
@@ -35,7 +35,7 @@ def load_runner(
     """See :func:`engines.openvino.load`."""
     _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
     manifest = manifest or read_manifest(directory)
-    properties = compile_properties(manifest.numerics, threads)
+    properties = compile_properties(manifest.numerics, usable_cores() if threads is None else threads)
     core = ov.Core()
     started = time.perf_counter()
     model = _read(core, directory / MODEL_NAME)
@@ -80,14 +80,14 @@ def _require_positive(**values: int | None) -> None:
 def _read(core: ov.Core, path: Path) -> ov.Model:
     try:
         return core.read_model(str(path))
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise EngineLoadError(f"{path.name}: cannot be read: {error}") from error
 
 
 def _compile(core: ov.Core, model: ov.Model, properties: dict[str, str]) -> ov.CompiledModel:
     try:
         return core.compile_model(model, "CPU", properties)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise EngineLoadError(f"{MODEL_NAME}: cannot be compiled with {properties}: {error}") from error
 
 
@@ -102,9 +102,15 @@ def _check_shapes(compiled: ov.CompiledModel, manifest: EngineManifest) -> None:
 
 
 def _block_count(block_bytes: int, kv_bytes: int | None, kv_blocks: int | None) -> int:
-    if kv_blocks is not None:
-        return kv_blocks
-    budget = kv_bytes or min(DEFAULT_KV_BYTES, psutil.virtual_memory().available // _DEFAULT_SHARE)
-    if budget < block_bytes:
+    """The pool's size. Raises EngineLoadError where the memory for it is not there: it is committed block by block, as blocks are
+    first written, and running out then would end the process."""
+    available = available_memory()
+    budget = kv_bytes or min(DEFAULT_KV_BYTES, available // _DEFAULT_SHARE)
+    count = kv_blocks or budget // block_bytes
+    if count < 1:
         raise EngineLoadError(f"kv_bytes: must hold one block of {block_bytes} bytes at least, got {budget}")
-    return int(budget // block_bytes)
+    if count * block_bytes > available:
+        raise EngineLoadError(
+            f"kv memory: {count} blocks of {block_bytes} bytes need {count * block_bytes} bytes, {available} are available"
+        )
+    return count

@@ -106,7 +106,7 @@ class OpenVinoStepRunner:
     def _launch(self, session: ModelSession, layout: StepLayout) -> None:
         try:
             session.start(layout)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             self._dead = f"a step could not be started: {error}"
             raise EngineDeadError(f"openvino engine: {self._dead}") from error
 
@@ -130,7 +130,7 @@ class OpenVinoStepRunner:
         self._drawn = {}
         try:
             engine_seconds = session.wait() if handle.plan.rows else 0.0
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             self._require_alive()
             raise StepError(f"step {handle.plan.step}: the library failed: {error}") from error
         finally:

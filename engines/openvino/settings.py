@@ -12,7 +12,7 @@ _QUANTISATION_GROUP = "32"
 Properties = dict[str, str]
 
 
-def compile_properties(numerics: Numerics, threads: int | None) -> Properties:
+def compile_properties(numerics: Numerics, threads: int) -> Properties:
     """Every numeric property is set: the plugin's defaults depend on the machine, an engine's numerics must not.
 
     Raises EngineLoadError for numerics that the plugin does not know, or compiles and then fails to run.
@@ -23,18 +23,16 @@ def compile_properties(numerics: Numerics, threads: int | None) -> Properties:
         raise EngineLoadError(
             f"numerics: kv_cache bf16 needs activations bf16, got {numerics.activations}; f16 or f32 keys and values go with f32"
         )
-    properties = {
+    if threads < 1:
+        raise EngineLoadError(f"threads: must be at least 1, got {threads}")
+    return {
         "INFERENCE_PRECISION_HINT": numerics.activations,
         "KV_CACHE_PRECISION": numerics.kv_cache,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _QUANTISATION_GROUP if numerics.dynamic_quantisation else "0",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": str(threads),
     }
-    if threads is not None:
-        if threads < 1:
-            raise EngineLoadError(f"threads: must be at least 1, got {threads}")
-        properties["INFERENCE_NUM_THREADS"] = str(threads)
-    return properties
 
 
 def _require(field: str, value: str, known: tuple[str, ...]) -> None:

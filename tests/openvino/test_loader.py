@@ -64,6 +64,14 @@ def test_memory_is_given_in_bytes_or_blocks() -> None:
         load(directory(), kv_bytes=17, threads=1)
 
 
+def test_memory_that_is_not_there_is_refused_at_once() -> None:
+    """case_B2, case_B3: with the numbers that say why."""
+    with pytest.raises(
+        EngineLoadError, match=rf"kv memory: {10**9} blocks of {BLOCK_BYTES} bytes need \d+ bytes, \d+ are"
+    ):
+        load(directory(), kv_blocks=10**9, threads=1)
+
+
 def test_default_memory_is_bounded() -> None:
     runner = load(directory(), threads=1)
     assert 1 <= runner.limits.block_count <= (1 << 30) // BLOCK_BYTES

@@ -26,11 +26,10 @@ def test_nothing_numeric_is_left_to_the_machine() -> None:
     }
 
 
-def test_dynamic_quantisation_and_default_threads() -> None:
-    properties = compile_properties(numerics(dynamic_quantisation=True, activations="bf16"), threads=None)
+def test_dynamic_quantisation() -> None:
+    properties = compile_properties(numerics(dynamic_quantisation=True, activations="bf16"), 1)
     assert properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "32"
     assert properties["INFERENCE_PRECISION_HINT"] == "bf16"
-    assert "INFERENCE_NUM_THREADS" not in properties
 
 
 @pytest.mark.parametrize(
@@ -43,11 +42,11 @@ def test_dynamic_quantisation_and_default_threads() -> None:
 )
 def test_numerics_that_cannot_run_are_refused_by_name(changes: dict[str, str], message: str) -> None:
     with pytest.raises(EngineLoadError, match=message):
-        compile_properties(numerics(**changes), None)
+        compile_properties(numerics(**changes), 1)
 
 
 def test_bf16_keys_and_values_go_with_bf16_activations() -> None:
-    assert compile_properties(numerics(kv_cache="bf16", activations="bf16"), None)["KV_CACHE_PRECISION"] == "bf16"
+    assert compile_properties(numerics(kv_cache="bf16", activations="bf16"), 1)["KV_CACHE_PRECISION"] == "bf16"
 
 
 def test_threads_must_be_positive() -> None:
