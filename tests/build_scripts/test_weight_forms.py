@@ -9,8 +9,9 @@ import pytest
 
 from build_scripts.errors import UnsupportedError
 from build_scripts.hf_checkpoint import HfCheckpoint
-from build_scripts.weight_forms import FormedSource, int4_grouped, int8_by_row
-from build_scripts.weights import Dense, Floats, Grouped, Weight
+from build_scripts.numerics import WeightForm
+from build_scripts.weight_forms import FormedSource, check_form, int4_grouped, int8_by_row
+from build_scripts.weights import Dense, Floats, Grouped
 from tests.build_scripts.tiny import BY_NAME, write_model
 
 
@@ -64,17 +65,18 @@ def test_bfloat16_rounds_to_nearest_even(tmp_path: Path) -> None:
     assert np.abs(found - values).max() > 0
 
 
-class AlreadyQuantised:
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"w": (12, 128)}
-
-    def read(self, name: str) -> Weight:
-        return int4_grouped(matrix(), name)
-
-    def read_float32(self, name: str) -> Floats:
-        return self.read(name).to_float32()
+@pytest.mark.parametrize("form", ["gguf", "f32", "int8"])
+def test_other_forms_may_be_made_of_a_quantised_checkpoint(form: WeightForm) -> None:
+    check_form(form, "gguf", {"w": "Q4_1"})
 
 
 def test_int4_of_a_quantised_checkpoint_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="made of floats, and tensor w is quantised already"):
-        FormedSource(AlreadyQuantised(), "int4").read("w")
+    with pytest.raises(UnsupportedError, match="made of floats, and tensor w is stored as Q4_1 already"):
+        check_form("int4", "gguf", {"v": "F32", "w": "Q4_1"})
+
+
+def test_codes_of_a_gguf_file_are_kept_of_a_gguf_file_only() -> None:
+    with pytest.raises(
+        UnsupportedError, match="this checkpoint is of kind huggingface: choose f32, f16, bf16, int8 or int4"
+    ):
+        check_form("gguf", "huggingface", {"w": "BF16"})
