@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pytest
+from _pytest.mark import ParameterSet
 
 import engines.openvino
 from engines.contract import StepRunner
@@ -19,6 +21,7 @@ from engines.simulated.draws import LogitDrawer
 from engines.simulated.language import Language
 from engines.simulated.step_runner import SimulatedStepRunner
 from tests.conformance.tiny_model import build_tiny_engine
+from tests.engines_built import default_engine, f32_engine
 
 MAX_ROWS = 8
 MAX_STEP_TOKENS = 160
@@ -32,15 +35,11 @@ BUILT = "FIRSTTOKEN_TEST_ENGINES"
 class RunnerCase:
     """How to make a runner, and what to ask of its numbers."""
 
-    name: str
     make: Callable[[], StepRunner]
     tolerance: float
     """Bound on differences of log-probabilities; 0 = bit for bit."""
     exact: bool
     """Greedy tokens never depend on how they were computed."""
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def _simulated(draws: str) -> StepRunner:
@@ -87,7 +86,7 @@ def _has_bf16() -> bool:
 
 
 def _built(directory: Path) -> RunnerCase:
-    """An engine of yours, held to what its manifest promises."""
+    """A real engine, held to what its manifest promises."""
     manifest = read_manifest(directory)
     short = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, max_context=MAX_CONTEXT))
     make = functools.partial(
@@ -98,21 +97,32 @@ def _built(directory: Path) -> RunnerCase:
         max_step_tokens=MAX_STEP_TOKENS,
         manifest=short,
     )
-    numerics = manifest.numerics
-    name = f"{manifest.source.name}-{numerics.weights}-{numerics.kv_cache}"
-    return RunnerCase(name, make, tolerance=numerics.tolerance, exact=numerics.batch_invariant)
+    return RunnerCase(make, tolerance=manifest.numerics.tolerance, exact=manifest.numerics.batch_invariant)
 
 
-def runner_cases() -> list[RunnerCase]:
-    cases = [
-        RunnerCase("simulated-tokens", functools.partial(_simulated, "tokens"), tolerance=0.0, exact=True),
-        RunnerCase("simulated-logits", functools.partial(_simulated, "logits"), tolerance=0.0, exact=True),
-        RunnerCase("openvino-f32", functools.partial(_openvino, "f32", "f32"), tolerance=2e-4, exact=True),
-        RunnerCase("openvino-f16", functools.partial(_openvino, "f16", "f32"), tolerance=1e-2, exact=False),
-        RunnerCase("openvino-u8", functools.partial(_openvino, "u8", "f32"), tolerance=1.2, exact=False),
-    ]
+def runner_cases() -> list[ParameterSet]:
+    """Each gives a function that makes a RunnerCase: nothing is built or loaded before a test wants it."""
+    cases: dict[str, RunnerCase] = {
+        "simulated-tokens": RunnerCase(functools.partial(_simulated, "tokens"), tolerance=0.0, exact=True),
+        "simulated-logits": RunnerCase(functools.partial(_simulated, "logits"), tolerance=0.0, exact=True),
+        "openvino-f32": RunnerCase(functools.partial(_openvino, "f32", "f32"), tolerance=2e-4, exact=True),
+        "openvino-f16": RunnerCase(functools.partial(_openvino, "f16", "f32"), tolerance=1e-2, exact=False),
+        "openvino-u8": RunnerCase(functools.partial(_openvino, "u8", "f32"), tolerance=1.2, exact=False),
+    }
     if _has_bf16():
-        cases.append(
-            RunnerCase("openvino-bf16", functools.partial(_openvino, "bf16", "bf16"), tolerance=0.5, exact=False)
-        )
-    return cases + [_built(Path(directory)) for directory in os.environ.get(BUILT, "").split(os.pathsep) if directory]
+        cases["openvino-bf16"] = RunnerCase(functools.partial(_openvino, "bf16", "bf16"), tolerance=0.5, exact=False)
+    built = map(Path, filter(None, os.environ.get(BUILT, "").split(os.pathsep)))
+    return [
+        *(pytest.param(functools.partial(_same, case), id=name) for name, case in cases.items()),
+        pytest.param(functools.partial(_after, f32_engine), id="real-f32", marks=pytest.mark.slow),
+        pytest.param(functools.partial(_after, default_engine), id="real-default", marks=pytest.mark.slow),
+        *(pytest.param(functools.partial(_built, directory), id=directory.name) for directory in built),
+    ]
+
+
+def _same(case: RunnerCase) -> RunnerCase:
+    return case
+
+
+def _after(build: Callable[[], Path]) -> RunnerCase:
+    return _built(build())

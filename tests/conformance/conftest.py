@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,10 +11,10 @@ from tests.conformance.driver import Driver
 from tests.conformance.executor_cases import Client, ExecutorCase, Make, executor_cases
 
 
-@pytest.fixture(scope="session", params=runner_cases(), ids=str)
+@pytest.fixture(scope="session", params=runner_cases())
 def case(request: pytest.FixtureRequest) -> RunnerCase:
-    chosen: RunnerCase = request.param
-    return chosen
+    make_case: Callable[[], RunnerCase] = request.param
+    return make_case()
 
 
 @pytest.fixture(scope="session")
