@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.capacity import Capacity
 from loadtest.conclusions import conclude
 from loadtest.statistics import Spread
 from loadtest.summary import Group, Summary
@@ -84,3 +87,37 @@ def print_summary(console: Console, summary: Summary) -> None:
         )
     conclusion = conclude(summary)
     console.print(f"[bold]{conclusion.bound.value}[/bold]: {' '.join(conclusion.sentences)}", highlight=False)
+
+
+def print_points(console: Console, summaries: Sequence[Summary]) -> None:
+    """A sweep: one line a rate. Rates are requests per second, latencies milliseconds."""
+    table = Table(box=None, pad_edge=False)
+    for head in ("offered", "served", "tokens/s", "TTFT p50", "p99", "ITL p50", "p99", "SLO"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
+    for summary in sorted(summaries, key=lambda each: each.offered_rate):
+        latencies, goodput = summary.total.latencies, summary.total.goodput
+        cells = [
+            milliseconds(getattr(spread, share)) if spread is not None else "-"
+            for spread in (latencies.ttft, latencies.itl_token)
+            for share in ("p50", "p99")
+        ]
+        table.add_row(
+            f"{summary.offered_rate:.2f}",
+            f"{summary.request_rate:.2f}",
+            f"{summary.output_tokens_per_second:.0f}",
+            *cells,
+            f"{goodput.share:.1%}" if goodput is not None else "-",
+            conclude(summary).bound.value,
+        )
+    console.print(table)
+
+
+def print_capacity(console: Console, capacity: Capacity) -> None:
+    low, high = capacity.headroom_rates
+    bound = "" if capacity.bracketed else " (only a bound: the search saw no rate on its other side)"
+    console.print(
+        f"[bold]{capacity.rate:.2f} requests/s[/bold] keep {capacity.slo} for {capacity.attainment:.0%} of requests; "
+        f"95 % interval {capacity.low:.2f} to {capacity.high:.2f}{bound}. Plan for {low:.2f} to {high:.2f}.",
+        highlight=False,
+    )
