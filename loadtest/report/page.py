@@ -19,20 +19,21 @@ from loadtest.table import LATENCY_ROWS, milliseconds, statuses_line
 
 HEADS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
 UNKNOWN = "-"
+DEFAULT_ATTAINMENT = 0.9
 
 
 def build(results: Sequence[RunResult], slo: Slo | None = None, capacity: Capacity | None = None) -> str:
     """The report on one run, a sweep or a search. The run shown in detail is the fastest that kept the SLO, else the last."""
     points = [summarise(result, slo) for result in results]
-    place = detailed(points, capacity)
+    place = detailed(points, capacity.attainment if capacity is not None else DEFAULT_ATTAINMENT)
     summary, result = points[place], results[place]
     sections = [
         _head(summary),
-        _conclusion(conclude(summary), capacity, points),
+        _conclusion(conclude(points[-1] if capacity is None else summary), capacity, points),
         _tiles(summary),
         _plots("Over load", figures.over_load(points, capacity)),
         _points_table(points),
-        _one_rate_note(points),
+        _rates_note(points, summary),
         _latencies("Latency", summary.total),
         _plots("Distributions", figures.distributions(result, slo.bounds if slo else {})),
         _plots("Over time", figures.timeline(result)),
@@ -49,14 +50,12 @@ def build(results: Sequence[RunResult], slo: Slo | None = None, capacity: Capaci
     )
 
 
-def detailed(points: Sequence[Summary], capacity: Capacity | None) -> int:
-    """Which run to show in detail."""
-    if capacity is None:
-        return len(points) - 1
+def detailed(points: Sequence[Summary], attainment: float) -> int:
+    """Which run to show in detail: the fastest that kept the SLO, or the last."""
     kept = [
         place
         for place, each in enumerate(points)
-        if each.total.goodput is not None and each.total.goodput.share >= capacity.attainment
+        if each.total.goodput is not None and each.total.goodput.share >= attainment
     ]
     return max(kept, key=lambda place: points[place].offered_rate) if kept else len(points) - 1
 
@@ -152,12 +151,11 @@ def _points_table(points: Sequence[Summary]) -> str:
     return _table(heads, rows)
 
 
-def _one_rate_note(points: Sequence[Summary]) -> str:
-    if len(points) > 1:
-        return ""
-    return (
-        "<p class=soft>One rate was measured. --sweep or --find-capacity shows the latency over load, and its knee.</p>"
-    )
+def _rates_note(points: Sequence[Summary], shown: Summary) -> str:
+    text = f"Below, in detail: the run that was offered {shown.offered_rate:.2f} requests/s."
+    if len(points) == 1:
+        text = "One rate was measured. --sweep or --find-capacity shows the latency over load, and its knee."
+    return f"<p class=soft>{text}</p>"
 
 
 def _latencies(title: str, group: Group) -> str:

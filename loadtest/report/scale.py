@@ -51,11 +51,12 @@ def linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 of each decade; powers of ten only where there are many decades."""
+    """1, 2, 5 of each decade; powers of ten only where there are many decades; even steps where there is hardly one."""
     factors = (1, 2, 5) if high / low < 2000 else (1,)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    return [value for value in values if low <= value <= high]
+    shown = [value for value in values if low <= value <= high]
+    return shown if len(shown) >= 3 else linear_ticks(low, high, 4)
 
 
 def tick_label(value: float) -> str:
