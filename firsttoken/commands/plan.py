@@ -1,0 +1,140 @@
+"""`firsttoken plan`: how much a load needs, before anything is bought or built."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadtest.planner.plan import Plan, Wanted
+    from loadtest.planner.traffic import Traffic
+
+HELP = "how many devices a load needs, how to use them, and how to set the server"
+SAMPLED_SESSIONS = 5000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    from loadtest.options import add_workload_options
+
+    parser.add_argument("model", type=Path, help="a Hugging Face config.json, a checkpoint's directory, or an engine's")
+    parser.add_argument(
+        "--device", default="H100-80GB", metavar="NAME", help="e.g. L40S, A100-80GB, H100, H200, B200 (%(default)s)"
+    )
+    parser.add_argument(
+        "--slo",
+        default="chat",
+        metavar="SLO",
+        help="e.g. ttft=200ms,itl=50ms (also e2e=), or chat, rag, code (%(default)s)",
+    )
+    parser.add_argument(
+        "--attainment", type=float, default=0.9, metavar="SHARE", help="of requests that must keep it (%(default)s)"
+    )
+    parser.add_argument(
+        "--headroom",
+        type=float,
+        default=0.4,
+        metavar="SHARE",
+        help="of each replica that stays free: 0.3 to 0.5 (%(default)s)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("bf16", "fp16", "fp8", "int8", "int4"),
+        default="bf16",
+        help="precision of the weights (%(default)s)",
+    )
+    parser.add_argument(
+        "--kv", choices=("bf16", "fp16", "fp8"), default="bf16", help="precision of keys and values (%(default)s)"
+    )
+    parser.add_argument(
+        "--context", type=int, metavar="N", help="longest prompt and output together (default: the traffic's longest)"
+    )
+    parser.add_argument("--tp", type=int, metavar="N", help="devices of a replica (default: the planner chooses)")
+    parser.add_argument(
+        "--max-sequences", type=int, default=256, metavar="N", help="seats of a replica, at most (%(default)s)"
+    )
+    parser.add_argument(
+        "--memory-share",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="of a device's memory that can be counted on (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the plan as a JSON object")
+    parser.add_argument("--config-out", type=Path, metavar="FILE", help="write the server's configuration (TOML)")
+    add_workload_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status: 0, or 2 for what cannot be or what the user must change."""
+    from build_scripts.errors import BuildError
+    from loadtest.errors import LoadError
+
+    try:
+        plan = _plan(arguments)
+    except (LoadError, BuildError) as error:
+        sys.stderr.write(f"firsttoken plan: {error}\n")
+        return 2
+    _say(arguments, plan)
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from build_scripts.devices import find_device
+    from loadtest.planner.model import read_model
+    from loadtest.planner.plan import Planner
+
+    planner = Planner(read_model(arguments.model), _traffic(arguments), _wanted(arguments))
+    return planner.on_device(find_device(arguments.device))
+
+
+def _traffic(arguments: argparse.Namespace) -> Traffic:
+    from loadtest.errors import WorkloadError
+    from loadtest.options import make_workload
+    from loadtest.planner.traffic import read_traffic
+
+    if arguments.concurrency is not None:
+        raise WorkloadError("--concurrency: a plan needs a rate")
+    if arguments.rate is None and arguments.ramp is None and arguments.trace is None:
+        raise WorkloadError("--rate: a plan needs requests per second (or a --trace with its own)")
+    if arguments.duration is None and arguments.requests is None and arguments.trace is None:
+        arguments.requests = SAMPLED_SESSIONS
+    return read_traffic(make_workload(arguments))
+
+
+def _wanted(arguments: argparse.Namespace) -> Wanted:
+    from loadtest.planner.plan import Wanted
+    from loadtest.slo import parse_slo
+
+    wanted = Wanted(
+        slo=parse_slo(arguments.slo),
+        attainment=arguments.attainment,
+        headroom=arguments.headroom,
+        weights=arguments.weights,
+        kv=arguments.kv,
+        context=arguments.context,
+        max_sequences=arguments.max_sequences,
+        tp=arguments.tp,
+        usable=arguments.memory_share,
+    )
+    wanted.check()
+    return wanted
+
+
+def _say(arguments: argparse.Namespace, plan: Plan) -> None:
+    import msgspec
+
+    from loadtest.planner import render
+
+    if arguments.config_out is not None:
+        arguments.config_out.write_text(render.configuration(plan))
+    if arguments.json:
+        sys.stdout.write(msgspec.json.encode(plan).decode() + "\n")
+        return
+    sys.stdout.write(render.text(plan))
+    if arguments.config_out is None:
+        sys.stdout.write(
+            "\nConfiguration of each replica (--config-out FILE writes it):\n\n" + render.configuration(plan)
+        )
