@@ -1,6 +1,12 @@
-"""The first generation, through the real path: socket, tokenizer, admission, engine, stream. Only then is the server ready."""
+"""The first generations, through the real path: socket, tokenizer, admission, engine, stream. Only then is the server ready.
+
+Two of them, the second sent when the first streams: libraries make their kernels when a shape of step is first seen, and a step
+that decodes one sequence while it computes another's prompt is a shape of its own.
+"""
 
 from __future__ import annotations
+
+import asyncio
 
 import grpc
 
@@ -8,7 +14,10 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from server.rpc.generation import WARM_UP_KEY
 
-PROMPT = "Hello"
+FIRST_PROMPT = "Hello"
+SECOND_PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
+"""Some chunk's worth of tokens."""
+SECOND_TOKENS = 2
 
 
 class WarmUpError(Exception):
@@ -16,17 +25,43 @@ class WarmUpError(Exception):
 
 
 async def warm_up(target: str, secret: str, *, tokens: int, timeout: float) -> int:  # noqa: ASYNC109 - a gRPC deadline
-    """Generate at ``target``; returns how many tokens came. Raises WarmUpError."""
-    request = pb.GenerateRequest(prompt=pb.Prompt(text=PROMPT), max_tokens=tokens, priority=pb.PRIORITY_INTERACTIVE)
-    came = 0
+    """Generate at ``target``; returns how many tokens the first generation gave. Raises WarmUpError."""
+    streaming = asyncio.Event()
     async with grpc.aio.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        call = GenerationStub(channel).Generate(request, metadata=((WARM_UP_KEY, secret),), timeout=timeout)
+        generation = _Generation(GenerationStub(channel), secret, timeout)
+
+        async def beside() -> int:
+            await streaming.wait()
+            return await generation.run(SECOND_PROMPT, SECOND_TOKENS, asyncio.Event())
+
+        second = asyncio.create_task(beside())
         try:
-            async for message in call:
-                came += len(message.delta.tokens)
-                final = message.HasField("final")
+            came = await generation.run(FIRST_PROMPT, tokens, streaming)
+            await second
         except grpc.aio.AioRpcError as error:
             raise WarmUpError(f"the warm-up generation ended with {error.code().name}: {error.details()}") from error
-    if not final:
-        raise WarmUpError("the warm-up generation ended without a Final")
+        finally:
+            second.cancel()
     return came
+
+
+class _Generation:
+    def __init__(self, stub: GenerationStub, secret: str, timeout: float) -> None:
+        self._stub = stub
+        self._metadata = ((WARM_UP_KEY, secret),)
+        self._timeout = timeout
+
+    async def run(self, prompt: str, tokens: int, streaming: asyncio.Event) -> int:
+        """Set ``streaming`` at the first token, or at the end; returns how many came."""
+        request = pb.GenerateRequest(prompt=pb.Prompt(text=prompt), max_tokens=tokens, priority=pb.PRIORITY_INTERACTIVE)
+        came, final = 0, False
+        try:
+            async for message in self._stub.Generate(request, metadata=self._metadata, timeout=self._timeout):
+                came += len(message.delta.tokens)
+                final = message.HasField("final")
+                streaming.set()
+        finally:
+            streaming.set()
+        if not final:
+            raise WarmUpError("the warm-up generation ended without a Final")
+        return came

@@ -96,11 +96,10 @@ async def test_a_taken_port_fails_loudly_without_waiting_for_the_load(capfd: pyt
 
 
 async def test_a_stop_while_loading_does_not_wait_for_the_load() -> None:
-    release = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    release = threading.Event()
 
     def load(config: Config, phases: Phases) -> LoadedModel:
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        release.wait(30)
         return loaded(FakeEngine())
 
     app = make_app(configure(), load)

@@ -17,7 +17,7 @@ from tests.fakes.running import collect, request, running, until
 # What one request must move. Values are those after one request of 5 prompt and 20 output tokens, None = any above 0.
 MOVED: dict[str, float | None] = {
     "firsttoken_requests_total{class=interactive,outcome=ok}": 1,
-    "firsttoken_rpcs_total{code=OK,method=firsttoken.v1.Generation/Generate}": 2,  # the warm-up is a call, too
+    "firsttoken_rpcs_total{code=OK,method=firsttoken.v1.Generation/Generate}": 3,  # the warm-up is two
     "firsttoken_completion_tokens_total{class=interactive}": 20,
     "firsttoken_time_to_first_token_seconds_count{class=interactive}": 1,
     "firsttoken_time_to_first_token_seconds_sum{class=interactive}": None,
@@ -101,7 +101,7 @@ async def test_a_cancel_is_no_success_case_D13() -> None:
 
 
 async def test_refusals_are_counted_by_reason_case_E9() -> None:
-    async with running(FakeEngine(max_waiting=1, step_seconds=0.01)) as server:
+    async with running(FakeEngine(max_waiting=1, step_seconds=0.01), lifecycle__warm_up=False) as server:
         blocker = server.generation.Generate(request(max_tokens=400))
         await blocker.read()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
