@@ -2,7 +2,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-ENGINE := engine-cache/smollm2
 # The first Python from 3.11 to 3.13 that runs. `make PYTHON=python3.12 test` chooses another.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -24,8 +23,8 @@ help: ## this list
 	@touch $@
 
 serve: .venv/.serving ## set up, build the default engine once, serve it (gRPC 127.0.0.1:50051, HTTP 127.0.0.1:8080); ARGS='--grpc.port 50052'
-	$(BIN)/firsttoken build --output $(ENGINE)
-	exec $(BIN)/firsttoken serve $(ENGINE) $(ARGS)
+	$(BIN)/firsttoken build
+	exec $(BIN)/firsttoken serve $(ARGS)
 
 test: .venv/.development ## all tests but the slow ones; ARGS='tests/kv -k evict'
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)

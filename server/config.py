@@ -24,7 +24,7 @@ class Section(BaseModel):
 
 
 class EngineConfig(Section):
-    directory: str = "engine-cache/smollm2"
+    directory: str = "engine-cache/smollm2-gguf"
     """What `firsttoken build` made, or "simulated:PROFILE" for an engine that only pretends."""
     kv_bytes: Bytes = 0
     """Memory for the KV cache, in bytes. 0: a quarter of what is available at start, at most 1 GiB."""
