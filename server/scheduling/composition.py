@@ -17,7 +17,6 @@ class Composition:
         "held",
         "opened",
         "partial",
-        "preempted",
         "rows",
         "sampled",
         "step",
@@ -41,8 +40,6 @@ class Composition:
         self.computing: set[bytes] = set()
         """Names of the blocks that this step's prefill chunks fill, or begin to fill."""
         self.tokens = 0
-        self.preempted = False
-        """Blocks ran out while it was composed."""
 
     def plan(self) -> StepPlan:
         return StepPlan(self.step, self.rows, self.copies, self.opened, self.closed)

@@ -58,7 +58,7 @@ class Decodes:
         """Put the rows of all who survived the previous step into the plan; preempt where blocks ran out."""
         self.draft()
         for sequence in self._lagging:
-            if sequence.seated and self._make_room(sequence, step):
+            if sequence.seated and self._make_room(sequence):
                 self._rows.append(Row(sequence.id, None, sequence.scheduled, sequence.tables, SAMPLE_ONE))
                 self._sequences.append(sequence)
         rows, sequences = self._rows, self._sequences
@@ -79,12 +79,11 @@ class Decodes:
         sequence.capacity += self._block_size
         return True
 
-    def _make_room(self, sequence: Sequence, step: Composition) -> bool:
+    def _make_room(self, sequence: Sequence) -> bool:
         """Preempt until the sequence has its block. False when it was itself the one to give way."""
         while not self._grow(sequence):
             victim = self._victims.choose(self._seats.running.values())
             self._seats.preempt(victim)
-            step.preempted = True
             if victim is sequence:
                 return False
         return True

@@ -53,7 +53,7 @@ class Prefills:
         share = -(-allowance // at_most) if contended else allowance
         chunks: dict[Sequence, int] = {}
         left, partial = allowance, 0
-        for sequence in self._seating.in_order(step):
+        for sequence in self._seating.in_order():
             if not self._reuse.advance(sequence, step):
                 continue
             remaining = len(sequence.tokens) - sequence.scheduled

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from math import ceil
 
 from server.kv.prefix_cache import PrefixCache
-from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
 from server.scheduling.counters import Counters
 from server.scheduling.seats import Seats
@@ -31,15 +30,14 @@ class Seating:
         self._promised = 0
         """Blocks that seated prompts still need and that must not be promised again."""
 
-    def in_order(self, step: Composition) -> Iterator[Sequence]:
+    def in_order(self) -> Iterator[Sequence]:
         """Seated sequences with tokens to compute, first by key first. Who is taken from the room is seated when yielded.
 
         Once the next in the room cannot be seated nobody behind it is, so that a large prompt is not starved by small ones.
-        After a preemption nobody is seated in the same step: the blocks go to those who run.
         """
         seated = sorted(self._seats.prefilling.values(), key=lambda sequence: sequence.key)
         self._promised = sum(self._blocks_left(sequence) for sequence in seated)
-        may_seat = not step.preempted
+        may_seat = True
         at = 0
         while True:
             head = self._room.peek() if may_seat else None

@@ -174,6 +174,16 @@ def test_growing_stops_where_blocks_run_out_and_keeps_what_it_got() -> None:
     assert cache.pool.free == 3
 
 
+def test_freed_blocks_are_used_again_in_the_order_of_the_sequence() -> None:
+    cache = make_cache(8)
+    blocks = make_blocks(cache, range(16))
+    assert blocks.grow(4)
+    blocks.release()
+    again = make_blocks(cache, range(16))
+    assert again.grow(4)
+    assert again.table.tolist() == [0, 1, 2, 3]
+
+
 def test_adopting_after_private_blocks_is_a_fault() -> None:
     cache = make_cache(4)
     blocks = make_blocks(cache, range(9))

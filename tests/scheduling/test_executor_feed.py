@@ -57,13 +57,16 @@ def test_only_what_can_run_and_the_inner_queue_go_inside() -> None:
 
 
 def test_the_worst_case_of_blocks_bounds_what_runs_case_C3() -> None:
-    feed = make_feed()
+    feed = ExecutorFeed(msgspec.structs.replace(LIMITS, max_batch_size=8), inner_queue=1)
     for number in range(3):
         feed.add(make_request(number, [5] * 40, 24), 0.0)
     # 64 tokens are 16 of 32 blocks: two run, one waits inside.
     assert ids(feed.feed(0.0)) == [0, 1, 2]
+    assert feed.stats().blocks_in_use == 32
     feed.add(make_request(3, [5], 1), 0.0)
     assert feed.feed(0.0) == []
+    feed.apply([answer(0, 9, finish=ExecutorFinish.LENGTH)], 1.0)
+    assert ids(feed.feed(1.0)) == [3], "the third runs now, the fourth waits in its place"
 
 
 def test_the_order_outside_decides_case_E1() -> None:
