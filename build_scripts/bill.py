@@ -31,14 +31,14 @@ _DENSE_BITS = {"F32": 32, "F16": 16, "BF16": 16}
 _FORMED = {"f32": "F32", "f16": "F16", "bf16": "BF16", "int8": "I8", "int4": "U4"}
 """The format in which a form stores a matrix: I8 has one scale a row, U4 a scale and a zero for each 64 values."""
 _GROUPED_BITS = {
-    "Q4_0": (4, 64, 32),
+    "Q4_0": (4, 32, 32),
     "Q4_1": (4, 64, 32),
     "Q8_0": (8, 32, 32),
     "Q4_K": (4, 64, 32),
     "Q5_K": (8, 64, 32),
     "Q6_K": (8, 32, 16),
 }
-"""By format: bits of a code, bits of a group's scale and zero (float32 each), values in a group."""
+"""By format: bits of a code, bits of a group's scale and, where groups differ in it, zero (float32 each), values in a group."""
 
 
 class KvShape(Protocol):

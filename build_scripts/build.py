@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,14 +137,16 @@ def _write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> None:
         ov.save_model(model, str(scratch / "model.xml"), compress_to_fp16=False)
     except RuntimeError as error:
         raise PublishError(f"{plan.output.parent}: the graph cannot be written (is the disk full?)") from error
-    _require_whole(scratch / "model.bin", plan.bill.weights)
+    _require_whole(scratch)
 
 
-def _require_whole(path: Path, least: int) -> None:
-    """The library does not tell when a write fell short."""
-    size = path.stat().st_size if path.exists() else 0
-    if size < least:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+def _require_whole(scratch: Path) -> None:
+    """The library does not tell when a write fell short: hold the weights' file against what the graph refers to."""
+    document = (scratch / "model.xml").read_text()
+    ends = [int(offset) + int(size) for offset, size in re.findall(r'offset="(\d+)" size="(\d+)"', document)]
+    written = (scratch / "model.bin").stat().st_size
+    if not document.rstrip().endswith("</net>") or written < max(ends):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.bin")
 
 
 def _prove(plan: Plan, scratch: Path, manifest: EngineManifest, reporter: Reporter) -> EngineManifest:

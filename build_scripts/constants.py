@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
-from build_scripts.weights import Codes, Dense, Grouped, Weight
+from build_scripts.weights import Codes, Dense, Floats, Grouped, Weight
 
 Node = Any
 """An OpenVINO node; the library ships no types."""
@@ -73,6 +73,12 @@ def pack_nibbles(codes: Codes) -> Codes:
 def _decompress(codes: Node, weight: Grouped) -> Node:
     values = ops.convert(codes, ov.Type.f32)
     if weight.zero is not None:
-        values = ops.subtract(values, floats(weight.zero))
+        values = ops.subtract(values, _zero(weight.zero))
     values = ops.multiply(values, floats(weight.scale))
     return ops.reshape(values, integer(list(weight.shape)), special_zero=False)
+
+
+def _zero(zero: Floats) -> Node:
+    """A format whose zero is the same everywhere (8 in Q4_0) needs it once."""
+    first = zero.flat[0]
+    return scalar(float(first)) if np.all(zero == first) else floats(zero)

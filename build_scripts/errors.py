@@ -12,7 +12,11 @@ from __future__ import annotations
 
 
 class BuildError(Exception):
-    """Root. ``str(error)`` is what the command prints."""
+    """Root. ``str(error)`` is what the command prints: one line, whatever names a damaged or hostile file put into it."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class SourceError(BuildError):

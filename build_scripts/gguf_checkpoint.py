@@ -50,7 +50,10 @@ class GgufCheckpoint:
         field = self._reader.fields.get(key)
         if field is None:
             return None
-        value = field.contents()
+        try:
+            value = field.contents()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{key} holds text that is not UTF-8 ({error.reason})") from error
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from engines.manifest import StepProfile
 ROUNDS = 3
 """Each shape is measured this often, the rounds interleaved, so that a disturbance does not hit one shape alone. The fastest
 counts: whatever else the machine does only adds."""
+TIME_LIMIT = 20.0
+"""Seconds after which no further round begins: on a busy machine or a large model one round must do."""
 _CHUNKS = ((16, 0), (64, 0), (128, 0), (256, 0), (512, 0), (64, 448), (256, 448), (128, 832))
 _DECODES = ((1, 64), (1, 512), (1, 960), (4, 256), (8, 64), (8, 960), (16, 512), (32, 64), (32, 960))
 _MIXED = (((64, 0), (8, 256)), ((256, 256), (16, 512)))
@@ -60,13 +63,16 @@ def measure_profile(driver: Driver, threads: int, progress: Progress) -> StepPro
     chosen = shapes(min(limits.max_context, 1024), limits.max_step_tokens)
     bench = _Bench(driver, max(shape.past + shape.new for shape in chosen))
     seconds: dict[Shape, list[float]] = {shape: [] for shape in chosen}
-    total = (ROUNDS + 1) * len(chosen)
-    for done, (round_, shape) in enumerate(itertools.product(range(ROUNDS + 1), chosen), start=1):
-        measured = bench.run(shape)
-        # The first step of a shape pays for its kernels.
-        if round_:
-            seconds[shape].append(measured)
-        progress(done, total)
+    started = time.monotonic()
+    for round_ in range(ROUNDS + 1):
+        for index, shape in enumerate(chosen):
+            measured = bench.run(shape)
+            # The first step of a shape pays for its kernels.
+            if round_:
+                seconds[shape].append(measured)
+            progress(round_ * len(chosen) + index + 1, (ROUNDS + 1) * len(chosen))
+        if round_ and time.monotonic() - started > TIME_LIMIT:
+            break
     bench.close()
     return fit([shape.features() for shape in chosen], [min(seconds[shape]) for shape in chosen], threads)
 

@@ -133,6 +133,9 @@ def _added_tokens(checkpoint: GgufCheckpoint, tokens: list[str]) -> list[AddedTo
 
 def _of_type(checkpoint: GgufCheckpoint, kind: TokenType) -> list[int]:
     types = checkpoint.require("tokenizer.ggml.token_type", list)
+    tokens = checkpoint.require("tokenizer.ggml.tokens", list)
+    if len(types) != len(tokens):
+        raise CheckpointError(f"the file has {len(tokens)} tokens and the types of {len(types)}")
     return [index for index, value in enumerate(types) if value == kind]
 
 

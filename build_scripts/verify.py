@@ -15,20 +15,28 @@ from build_scripts.driver import Driver, Lane
 from build_scripts.errors import VerificationError
 from build_scripts.golden.reference import Golden, GoldenSequence
 from build_scripts.numerics import NumericsChoice
-from engines.contract import Output
+from engines.contract import Output, RunnerLimits
 
 EXACT_DIFFERENCE = 1e-3
 """An all-float32 engine may be off by this much, in log-probability; 6e-5 is what was measured."""
-AGREEMENT_FLOOR = {"f32": 0.985, "bf16": 0.97}
-"""By activations: the least share of positions whose likeliest token is the reference's. Measured: 1.0 and 0.988."""
-MEAN_FLOOR = {"f32": 0.02, "bf16": 0.06}
-"""By activations: the greatest mean difference. Measured: 0.007 (8-bit keys and values) and 0.027."""
+NEAR_TIE = {"f32": 0.2, "bf16": 0.5}
+"""By activations: where the reference's two likeliest tokens lie closer than this, another choice is no error. Greatest
+difference measured: 0.011 (8-bit keys and values: 0.09) and 0.40."""
+CLEAR_MISSES = 0.005
+"""The greatest share of positions whose likeliest token is another although the reference was clear. Measured: none."""
+MEAN_CEILING = {"f32": 0.05, "bf16": 0.1}
+"""By activations: the greatest mean difference. Measured: 0.0005 (8-bit keys and values: 0.007) and 0.027."""
+SELF_SEQUENCES = 8
+"""Sequences that are run in pieces and among each other; where there are fewer golden ones, random tokens fill up."""
+SELF_TOKENS = 96
 LOSSY_FLOOR = {"int8": (0.9, 0.15), "int4": (0.5, 1.0)}
 """By weights that are not the checkpoint's numbers: least agreement, greatest mean difference. docs/quantisation.md has what
 was measured; a broken engine agrees nowhere and is off by several."""
 SAFETY = 4.0
 """The recorded tolerance over the greatest difference seen: some hundred positions do not show the tail."""
 LEAST_TOLERANCE = 1e-3
+_ROUNDING = 1e-4
+"""A certain token's log-probability may come out this much above 0."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,8 @@ class Fidelity:
     reference: str
     positions: int
     argmax_agreement: float
+    clear_misses: int
+    """Positions where the likeliest token is not the reference's though the reference was clear."""
     max_difference: float
     mean_difference: float
     greedy_equal: int
@@ -49,64 +59,86 @@ class Fidelity:
 
 def verify(driver: Driver, golden: Golden, choice: NumericsChoice) -> Fidelity:
     """Raises VerificationError where the engine is not what it must be."""
-    alone = [_score_whole(driver, sequence) for sequence in golden.sequences]
-    differences, agreeing = _against_reference(golden, alone)
+    wholes = [sequence.whole for sequence in golden.sequences]
+    alone = [_score_whole(driver, whole) for whole in wholes]
+    differences, leads = _against_reference(golden, alone)
     generated = [_generate(driver, sequence) for sequence in golden.sequences if sequence.tokens]
     expected = [sequence.tokens for sequence in golden.sequences if sequence.tokens]
     fidelity = Fidelity(
         reference=golden.reference,
         positions=golden.positions,
-        argmax_agreement=agreeing / golden.positions,
+        argmax_agreement=1 - len(leads) / golden.positions,
+        clear_misses=sum(lead >= NEAR_TIE[choice.activations] for lead in leads),
         max_difference=max(differences),
         mean_difference=sum(differences) / len(differences),
         greedy_equal=sum(mine == theirs for mine, theirs in zip(generated, expected, strict=True)),
         greedy_total=len(expected),
-        tolerance=max(LEAST_TOLERANCE, SAFETY * _against_itself(driver, golden, alone)),
+        tolerance=max(LEAST_TOLERANCE, SAFETY * _against_itself(driver, _filled_up(wholes, driver.limits))),
     )
     _refuse_below_floor(fidelity, choice)
     return fidelity
 
 
 def _refuse_below_floor(fidelity: Fidelity, choice: NumericsChoice) -> None:
-    if choice.batch_invariant and not choice.lossy:
-        if fidelity.max_difference > EXACT_DIFFERENCE:
-            raise VerificationError(
-                f"log-probabilities differ from the reference by up to {fidelity.max_difference:.2g}, "
-                f"a float32 engine may by {EXACT_DIFFERENCE:g}"
-            )
-        if fidelity.greedy_equal < fidelity.greedy_total:
-            raise VerificationError(
-                f"greedy tokens equal the reference's on {fidelity.greedy_equal} of {fidelity.greedy_total} prompts"
-            )
-    floor, mean = AGREEMENT_FLOOR[choice.activations], MEAN_FLOOR[choice.activations]
+    ceiling = MEAN_CEILING[choice.activations]
     if choice.lossy:
-        floor, mean = LOSSY_FLOOR[choice.weights]
+        floor, ceiling = LOSSY_FLOOR[choice.weights]
+        _require_agreement(fidelity, floor)
+    else:
+        _require_clear_choices(fidelity)
+        if choice.batch_invariant:
+            _require_exactness(fidelity)
+    if fidelity.mean_difference > ceiling:
+        raise VerificationError(
+            f"log-probabilities differ from the reference by {fidelity.mean_difference:.2g} on average, {ceiling:g} is allowed"
+        )
+
+
+def _require_exactness(fidelity: Fidelity) -> None:
+    if fidelity.max_difference > EXACT_DIFFERENCE:
+        raise VerificationError(
+            f"log-probabilities differ from the reference by up to {fidelity.max_difference:.2g}, "
+            f"a float32 engine may by {EXACT_DIFFERENCE:g}"
+        )
+    if fidelity.greedy_equal < fidelity.greedy_total:
+        raise VerificationError(
+            f"greedy tokens equal the reference's on {fidelity.greedy_equal} of {fidelity.greedy_total} prompts"
+        )
+
+
+def _require_clear_choices(fidelity: Fidelity) -> None:
+    if fidelity.clear_misses > CLEAR_MISSES * fidelity.positions:
+        raise VerificationError(
+            f"the likeliest token is another than the reference's at {fidelity.clear_misses} of {fidelity.positions} positions "
+            f"where the reference is clear, {CLEAR_MISSES:.1%} of them is allowed"
+        )
+
+
+def _require_agreement(fidelity: Fidelity, floor: float) -> None:
     if fidelity.argmax_agreement < floor:
         raise VerificationError(
             f"the likeliest token is the reference's at {fidelity.argmax_agreement:.1%} of {fidelity.positions} positions, "
             f"the least allowed is {floor:.1%}"
         )
-    if fidelity.mean_difference > mean:
-        raise VerificationError(
-            f"log-probabilities differ from the reference by {fidelity.mean_difference:.2g} on average, {mean:g} is allowed"
-        )
 
 
-def _against_reference(golden: Golden, alone: list[Output]) -> tuple[list[float], int]:
+def _against_reference(golden: Golden, alone: list[Output]) -> tuple[list[float], list[float]]:
+    """Differences of log-probabilities at all positions; the reference's leads where the likeliest token is another."""
     differences: list[float] = []
-    agreeing = 0
+    leads: list[float] = []
     for sequence, output in zip(golden.sequences, alone, strict=True):
         for position, (mine, theirs) in enumerate(zip(output.logprobs, sequence.logprobs, strict=True)):
-            if not math.isfinite(mine) or mine > 0:
+            if not math.isfinite(mine) or mine > _ROUNDING:
                 raise VerificationError(f"the engine gives {mine} as a log-probability")
             differences.append(abs(mine - theirs))
-            agreeing += output.top[position][0][0] == sequence.argmax[position]
-    return differences, agreeing
+            if output.top[position][0][0] != sequence.argmax[position]:
+                leads.append(sequence.lead[position])
+    return differences, leads
 
 
-def _score_whole(driver: Driver, sequence: GoldenSequence) -> Output:
-    lane = driver.lane(sequence.whole, len(sequence.whole))
-    (output,) = driver.step([driver.score(lane, len(sequence.whole) - 1, top=1)])
+def _score_whole(driver: Driver, tokens: list[int]) -> Output:
+    lane = driver.lane(tokens, len(tokens))
+    (output,) = driver.step([driver.score(lane, len(tokens) - 1, top=1)])
     driver.release([lane])
     return output
 
@@ -120,10 +152,18 @@ def _generate(driver: Driver, sequence: GoldenSequence) -> list[int]:
     return lane.tokens[len(sequence.prompt) :]
 
 
-def _against_itself(driver: Driver, golden: Golden, alone: list[Output]) -> float:
+def _filled_up(sequences: list[list[int]], limits: RunnerLimits) -> list[list[int]]:
+    draw = random.Random(0)  # noqa: S311 - a test input, not a secret
+    length = min(SELF_TOKENS, limits.max_context)
+    missing = range(SELF_SEQUENCES - len(sequences))
+    return sequences + [[draw.randrange(limits.vocab_size) for _ in range(length)] for _ in missing]
+
+
+def _against_itself(driver: Driver, sequences: list[list[int]]) -> float:
     """Greatest difference of a log-probability: each sequence alone in one step, against all together in uneven pieces."""
+    alone = [_score_whole(driver, tokens).logprobs for tokens in sequences]
     draw = random.Random(0)  # noqa: S311 - a schedule, not a secret
-    lanes = [driver.lane(sequence.whole, len(sequence.whole)) for sequence in golden.sequences]
+    lanes = [driver.lane(tokens, len(tokens)) for tokens in sequences]
     pieces: dict[int, list[float]] = {lane.sequence: [] for lane in lanes}
     while ready := [lane for lane in lanes if _left(lane) > 0]:
         chosen = draw.sample(ready, k=draw.randint(1, len(ready)))
@@ -133,7 +173,7 @@ def _against_itself(driver: Driver, golden: Golden, alone: list[Output]) -> floa
             pieces[output.sequence].extend(output.logprobs)
     driver.release(lanes)
     pairs = zip(lanes, alone, strict=True)
-    return max(abs(a - b) for lane, whole in pairs for a, b in zip(pieces[lane.sequence], whole.logprobs, strict=True))
+    return max(abs(a - b) for lane, whole in pairs for a, b in zip(pieces[lane.sequence], whole, strict=True))
 
 
 def _left(lane: Lane) -> int:

@@ -1,0 +1,81 @@
+"""The bill's numbers are those of real engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino as ov
+import pytest
+from openvino._offline_transformations import paged_attention_transformation
+
+from build_scripts.bill import BLOCK_SIZE, KV_PRECISIONS, draw_up, kv_bytes_per_token, stored_bytes
+from build_scripts.gguf_checkpoint import GgufCheckpoint
+from build_scripts.gguf_description import describe
+from build_scripts.graph import build_graph
+from build_scripts.numerics import NumericsChoice, numerics_choice
+from engines.manifest import ModelShape
+from tests.build.tiny_gguf import Kind, TinyShape, write_tiny_gguf
+
+SMOLLM2 = ModelShape("llama", 30, 576, 1536, 9, 3, 64, 49152, 8192, 134_515_008)
+
+
+@pytest.mark.parametrize(("precision", "bytes_"), [("u8", 13680), ("f16", 23040), ("bf16", 23040), ("f32", 46080)])
+def test_bytes_per_token_of_the_default_model(precision: str, bytes_: int) -> None:
+    assert kv_bytes_per_token(SMOLLM2, precision) == bytes_
+
+
+@pytest.mark.parametrize("precision", KV_PRECISIONS)
+def test_bytes_per_token_are_what_the_compiled_engine_allocates(precision: str, tmp_path: Path) -> None:
+    checkpoint = GgufCheckpoint(write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(layers=3, kv_heads=2)))
+    decoder = describe(checkpoint)
+    model = build_graph(decoder, checkpoint, dequantise=False, progress=lambda _: None)
+    paged_attention_transformation(model)
+    activations = "bf16" if precision == "bf16" else "f32"
+    settings = {"KV_CACHE_PRECISION": precision, "INFERENCE_PRECISION_HINT": activations}
+    compiled = ov.Core().compile_model(model, "CPU", settings)
+    caches = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
+    assert len(caches) == 6
+    allocated = 0
+    for port in caches:
+        size = port.element_type.size
+        for dimension in list(port.partial_shape)[1:]:
+            size *= dimension.get_length()
+        allocated += size
+    assert kv_bytes_per_token(decoder, precision) * BLOCK_SIZE == allocated
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0, Kind.F16, Kind.BF16, Kind.F32])
+@pytest.mark.parametrize("weights", ["gguf", "f32"])
+def test_weights_on_disk_are_what_was_billed(kind: Kind, weights: str, tmp_path: Path) -> None:
+    checkpoint = GgufCheckpoint(write_tiny_gguf(tmp_path / "tiny.gguf", matrices=kind))
+    decoder = describe(checkpoint)
+    choice = NumericsChoice("f32" if weights == "f32" else "gguf")
+    bill = draw_up(decoder, checkpoint.formats(), choice)
+    model = build_graph(decoder, checkpoint, dequantise=weights == "f32", progress=lambda _: None)
+    ov.save_model(model, str(tmp_path / "model.xml"), compress_to_fp16=False)
+    written = (tmp_path / "model.bin").stat().st_size
+    # Beside the weights lie the small constants of the graph.
+    assert bill.weights <= written <= bill.weights + 8192
+
+
+def test_a_format_that_cannot_be_kept_is_billed_as_float32() -> None:
+    assert stored_bytes((2, 32), "IQ2_XS") == 256
+
+
+def test_room_is_counted_in_whole_blocks(tmp_path: Path) -> None:
+    checkpoint = GgufCheckpoint(write_tiny_gguf(tmp_path / "tiny.gguf"))
+    bill = draw_up(describe(checkpoint), checkpoint.formats(), numerics_choice(kv_cache="f16"))
+    block = bill.kv_per_token["f16"] * BLOCK_SIZE
+    assert bill.sequences(1, 10 * block) == 10
+    assert bill.sequences(33, 10 * block) == 5
+    assert bill.sequences(33, 10 * block - 1) == 4
+    assert bill.sequences(1000, 10 * block) == 0
+
+
+def test_the_build_is_billed_for_what_it_holds_at_once(tmp_path: Path) -> None:
+    checkpoint = GgufCheckpoint(write_tiny_gguf(tmp_path / "tiny.gguf"))
+    decoder, formats = describe(checkpoint), checkpoint.formats()
+    kept, widened = (draw_up(decoder, formats, numerics_choice(weights)) for weights in ("gguf", "f32"))
+    assert widened.weights > 4 * kept.weights
+    assert kept.build_memory >= kept.weights + 300_000_000
+    assert kept.loaded > 2 * kept.weights
