@@ -114,6 +114,26 @@ def planning_us(running: int, waiting: int, generated: int, rounds: int) -> floa
         gc.unfreeze()
 
 
+def prompt_us(tokens: int) -> dict[str, float]:
+    """Median microseconds to plan and draft the step that takes a whole prompt: unknown to the cache, and wholly known; and to
+    apply its end, which releases its blocks."""
+    config = BatcherConfig(max_sequences=1, step_tokens=tokens)
+    samples: dict[str, list[int]] = {"miss": [], "hit": [], "release": []}
+    for attempt in range(5):
+        batcher = Batcher(limits(tokens + 1, 2), fingerprint="bench", config=config)
+        for number, name in enumerate(("miss", "hit")):
+            batcher.add(request(number, tuple(range(attempt, attempt + tokens)), 1), 0.0)
+            plan_ns, plan = timed(lambda batcher=batcher: batcher.plan(0.0))  # type: ignore[misc]
+            if plan is None:
+                raise RuntimeError("nothing to run")
+            draft_ns, _ = timed(batcher.draft)
+            result = outcome(plan)
+            apply_ns, _ = timed(lambda batcher=batcher, result=result: batcher.apply(result, 0.0))  # type: ignore[misc]
+            samples[name].append(plan_ns + draft_ns)
+        samples["release"].append(apply_ns)
+    return {"prompt_tokens": tokens} | {name: round(median(values) / 1000, 1) for name, values in samples.items()}
+
+
 def figures() -> list[Figure]:
     """In turn, five times each; medians."""
     cases = {"64": (64, 10, 10), "256": (256, 10, 10), "waiting": (64, 10_000, 10), "generated": (64, 10, 10_000)}
@@ -134,7 +154,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     rounds = parser.parse_args().rounds
     sys.setswitchinterval(0.001)
-    report = []
+    report: list[dict[str, float]] = []
     cases = [(64, 10, 10), (256, 10, 10), (64, 10_000, 10), (64, 10, 10_000), (1, 10, 10)]
     for running, waiting, generated in cases:
         bench = Bench(running, waiting, generated, rounds)
@@ -142,7 +162,7 @@ def main() -> None:
         gc.freeze()
         report.append({"running": running, "waiting": waiting, "generated": generated, **bench.measure()})
         gc.unfreeze()
-    print(json.dumps(report, indent=2))
+    print(json.dumps({"steps": report, "prompts": [prompt_us(tokens) for tokens in (512, 8192)]}, indent=2))
 
 
 if __name__ == "__main__":

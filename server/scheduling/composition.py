@@ -38,7 +38,7 @@ class Composition:
         self.opened: list[SequenceSpec] = []
         self.closed: list[int] = []
         self.computing: set[bytes] = set()
-        """Names of the blocks that this step's prefill chunks fill, or begin to fill."""
+        """Names of the blocks that this step's prefill chunks fill, or begin to fill, as far as somebody might wait for them."""
         self.tokens = 0
 
     def plan(self) -> StepPlan:

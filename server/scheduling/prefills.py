@@ -58,23 +58,23 @@ class Prefills:
                 continue
             remaining = len(sequence.tokens) - sequence.scheduled
             bound = min(left, share) if remaining > self._config.long_prompt_tokens else left
-            size = self._chunk(step, sequence, 0, bound)
-            if not size:
-                # Decodes have taken what was promised to it: whoever comes later must not take what it waits for.
-                return chunks
-            chunks[sequence] = size
-            left -= size
-            partial += size < remaining
-            if left <= 0 or partial >= at_most:
-                break
+            size = self._chunk(sequence, 0, bound)
+            if size:
+                chunks[sequence] = size
+                left -= size
+                partial += size < remaining
+                if left <= 0 or partial >= at_most:
+                    break
+                if contended:
+                    self._announce(step, sequence, size)
         for sequence, size in chunks.items():
             if left > 0:
-                more = self._chunk(step, sequence, size, left)
+                more = self._chunk(sequence, size, left)
                 chunks[sequence] = size + more
                 left -= more
         return chunks
 
-    def _chunk(self, step: Composition, sequence: Sequence, have: int, bound: int) -> int:
+    def _chunk(self, sequence: Sequence, have: int, bound: int) -> int:
         """Tokens that the sequence computes beyond the ``have`` already given, at most ``bound``; their blocks are in its table."""
         size, total = self._block_size, len(sequence.tokens)
         start = sequence.scheduled + have
@@ -84,10 +84,14 @@ class Prefills:
         end = min(end, sequence.capacity)
         if end <= start:
             return 0
-        # The last block counts even when it is not filled yet: its owner goes on with it in the next step.
-        last = min(-(-end // size), total // size)
-        step.computing.update(sequence.kv.digest(index) for index in range(start // size, last))
         return end - start
+
+    def _announce(self, step: Composition, sequence: Sequence, size: int) -> None:
+        """Let those who come later in this step know which blocks are being computed."""
+        start = sequence.scheduled
+        # The last block counts even when it is not filled yet: its owner goes on with it in the next step.
+        last = min(-(-(start + size) // self._block_size), len(sequence.tokens) // self._block_size)
+        step.computing.update(sequence.kv.digest(index) for index in range(start // self._block_size, last))
 
     def _add_row(self, step: Composition, sequence: Sequence, size: int, now: float) -> None:
         start, total = sequence.scheduled, len(sequence.tokens)

@@ -14,7 +14,8 @@ from tests.scheduling.world import World, alone, make_request, natural_end
 WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "400"))
 """How many random worlds to run; set it higher to search longer."""
 FIRST = int(os.environ.get("FIRSTTOKEN_TEST_FIRST_WORLD", "0"))
-GROUPS = 20
+GROUPS = max(20, WORLDS // 40)
+"""So that no single test runs long."""
 
 
 class RandomWorld:
