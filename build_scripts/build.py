@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import openvino as ov
-import psutil
 
 import engines.openvino
 from build_scripts import graph, publish
@@ -25,13 +24,14 @@ from build_scripts.errors import BuildError, PublishError, VerificationError
 from build_scripts.golden.reference import Golden, find_golden, own_golden
 from build_scripts.inspection import is_intact
 from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, numerics_choice
-from build_scripts.profile import measure_profile, threads
+from build_scripts.profile import measure_profile
 from build_scripts.progress import Advance, Reporter
 from build_scripts.source import SourceFile, resolve
 from build_scripts.verify import verify
 from build_scripts.weight_forms import FormedSource, check_form
 from engines.contract import EngineError
 from engines.manifest import EngineManifest
+from engines.openvino.host import available_memory, usable_cores
 
 _PROBE_TEXT = (
     "The history of a river is written in its valley: every flood leaves a line of stones, every drought a crack in the mud, "
@@ -113,7 +113,7 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
 
 def refuse_beyond_machine(plan: Plan) -> None:
     """Raises BuildError where memory or disk would run out on the way."""
-    available = psutil.virtual_memory().available
+    available = available_memory()
     if plan.bill.build_memory > available:
         raise BuildError(
             f"the build needs {plan.bill.build_memory / 1e6:.0f} MB of memory and {available / 1e6:.0f} MB are available; "
@@ -161,7 +161,7 @@ def _prove(plan: Plan, scratch: Path, manifest: EngineManifest, reporter: Report
             driver = Driver(runner)
             fidelity = verify(driver, golden, plan.choice)
             with reporter.stage("measuring steps", 100) as advance:
-                profile = measure_profile(driver, threads(), _Share(advance))
+                profile = measure_profile(driver, usable_cores(), _Share(advance))
     finally:
         runner.close()
     return with_findings(manifest, plan.choice, fidelity, profile)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 import openvino as ov
-import psutil
 
 from build_scripts.bill import RUNTIME_BYTES, kv_bytes_per_token
 from build_scripts.numerics import openvino_version
-from build_scripts.profile import machine, threads
+from build_scripts.profile import machine
 from build_scripts.source import file_sha256
 from engines.contract import EngineLoadError
 from engines.manifest import EngineManifest
+from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.loader import read_manifest
 
 REBUILD = "build it again with `firsttoken build`"
@@ -73,9 +73,12 @@ def _processor(manifest: EngineManifest) -> Iterator[str]:
 
 
 def _memory(manifest: EngineManifest) -> Iterator[str]:
-    loaded = 2 * sum(entry.bytes for entry in manifest.files if entry.name.endswith(".bin")) + RUNTIME_BYTES
+    mapped = sum(entry.bytes for entry in manifest.files if entry.name.endswith(".bin"))
+    # Half floats are widened to the activations' precision when they are loaded.
+    widened = manifest.numerics.weights in ("f16", "bf16") and manifest.numerics.activations == "f32"
+    loaded = mapped + (2 * mapped if widened else mapped) + RUNTIME_BYTES
     context = kv_bytes_per_token(manifest.model, manifest.numerics.kv_cache) * manifest.model.max_context
-    available = psutil.virtual_memory().available
+    available = available_memory()
     if loaded + context > available:
         yield (
             f"needs {loaded / 1e6:.0f} MB loaded and {context / 1e6:.0f} MB for one sequence of {manifest.model.max_context} "
@@ -84,7 +87,7 @@ def _memory(manifest: EngineManifest) -> Iterator[str]:
 
 
 def _notes(manifest: EngineManifest) -> Iterator[str]:
-    here = machine(threads())
+    here = machine(usable_cores())
     if manifest.profile.machine != here:
         yield f"step times were measured on {manifest.profile.machine}, this is {here}: they are a first guess here"
     if not manifest.numerics.golden_reference.startswith("transformers"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from build_scripts.driver import Driver, Lane
@@ -121,11 +119,6 @@ def machine(threads: int) -> str:
         lines = (line.partition(":") for line in cpuinfo.read_text().splitlines())
         model = next((value.strip() for key, _, value in lines if key.strip() == "model name"), model)
     return f"{model}, {threads} threads"
-
-
-def threads() -> int:
-    """How many the runner takes by default: one a physical core."""
-    return psutil.cpu_count(logical=False) or os.cpu_count() or 1
 
 
 class _Bench:

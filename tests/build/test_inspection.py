@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from pathlib import Path
 
 import msgspec
 import openvino as ov
-import psutil
 import pytest
 
+from build_scripts import inspection
 from build_scripts.inspection import inspect_engine, is_intact
 from build_scripts.numerics import openvino_version
 from build_scripts.publish import list_files
@@ -83,8 +82,7 @@ def test_a_cpu_without_bf16(engine: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_case_B1_memory_for_one_longest_sequence(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = namedtuple("memory", "available")  # noqa: PYI024 - stands for psutil's own
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(100_000_000))
+    monkeypatch.setattr(inspection, "available_memory", lambda: 100_000_000)
     problem = only_problem(engine)
     assert "needs 220 MB loaded" in problem
     assert "one sequence of 256 tokens" in problem
