@@ -41,6 +41,10 @@ bench: .venv/.development ## every benchmark, as tables
 figures: .venv/.development ## every figure that the project lives by: name, bound, value, holds; ARGS=--json
 	@$(BIN)/python -m benchmarks.figures $(ARGS)
 
+seeds: .venv/.development ## hunt: N random worlds (default 1000) from FIRST on, every law checked after every step
+	FIRSTTOKEN_TEST_WORLDS=$(or $(N),1000) FIRSTTOKEN_TEST_FIRST_WORLD=$(or $(FIRST),0) \
+		$(BIN)/python -m pytest --timeout 0 tests/scheduling/test_random_worlds.py
+
 proto: .venv/.development ## generate the protocol's modules
 	$(BIN)/python -m protos.generate
 
@@ -55,4 +59,4 @@ clean: ## remove the environment, the engines and the caches
 	rm -rf .venv engine-cache artifacts .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help serve test lint bench figures proto smoke check-all clean
+.PHONY: help serve test lint bench figures seeds proto smoke check-all clean

@@ -22,15 +22,25 @@ UNKNOWN = "-"
 DEFAULT_ATTAINMENT = 0.9
 
 
-def build(results: Sequence[RunResult], slo: Slo | None = None, capacity: Capacity | None = None) -> str:
-    """The report on one run, a sweep or a search. The run shown in detail is the fastest that kept the SLO, else the last."""
+def build(
+    results: Sequence[RunResult],
+    slo: Slo | None = None,
+    capacity: Capacity | None = None,
+    *,
+    title: str = "firsttoken load",
+    notes: str = "",
+) -> str:
+    """The report on one run, a sweep or a search. The run shown in detail is the fastest that kept the SLO, else the last.
+
+    ``notes`` is HTML that follows the conclusion: what whoever made the run knows beside its records."""
     points = [summarise(result, slo) for result in results]
     place = detailed(points, capacity.attainment if capacity is not None else DEFAULT_ATTAINMENT)
     summary, result = points[place], results[place]
     sections = [
-        _head(summary),
+        _head(summary, title),
         _conclusion(conclude(points[-1] if capacity is None else summary), capacity, points),
         _tiles(summary),
+        notes,
         _plots("Over load", figures.over_load(points, capacity)),
         _points_table(points),
         _rates_note(points, summary),
@@ -45,7 +55,7 @@ def build(results: Sequence[RunResult], slo: Slo | None = None, capacity: Capaci
     style = resources.files("loadtest.report").joinpath("page.css").read_text()
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>firsttoken load: {escape(summary.address)}</title><style>{style}</style></head>"
+        f"<title>{escape(title)}: {escape(summary.address)}</title><style>{style}</style></head>"
         f"<body>{''.join(sections)}</body></html>"
     )
 
@@ -64,10 +74,10 @@ def _several(classes: dict[str, Group]) -> list[tuple[str, Group]]:
     return list(classes.items()) if len(classes) > 1 else []
 
 
-def _head(summary: Summary) -> str:
+def _head(summary: Summary, title: str) -> str:
     facts = summary.facts
     server = " · ".join(part for part in (facts.model, facts.engine, summary.wire) if part)
-    return f"<h1>{escape(summary.address)}</h1><p class=soft>{escape(server)} · {escape(summary.began)} · firsttoken load</p>"
+    return f"<h1>{escape(summary.address)}</h1><p class=soft>{escape(server)} · {escape(summary.began)} · {escape(title)}</p>"
 
 
 def _conclusion(conclusion: Conclusion, capacity: Capacity | None, points: Sequence[Summary]) -> str:

@@ -24,6 +24,7 @@ from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
+from server.scheduling.door import BatchingWindow
 from server.scheduling.ledger import Ledger
 from server.scheduling.outcomes import Outcomes, check_outputs
 from server.scheduling.policies import FixedBudget, Policies
@@ -63,7 +64,14 @@ class Batcher:
             max_step_tokens=limits.max_step_tokens,
             block_size=limits.block_size,
             seats=self._seats,
-            seating=Seating(config, self._cache, self._room, self._seats, counters),
+            seating=Seating(
+                config,
+                cache=self._cache,
+                room=self._room,
+                seats=self._seats,
+                counters=counters,
+                door=policies.door or BatchingWindow(config.batch_size, config.batch_wait),
+            ),
             reuse=Reuse(self._cache, config, counters),
             budget=policies.budget or FixedBudget(config.step_tokens, config.min_prefill_tokens),
         )

@@ -30,14 +30,28 @@ class BatcherConfig:
     watermark: float = 0.01
     """Share of the blocks that stays free for running sequences when a new one is seated, so that seating causes no preemption."""
 
+    batch_size: int = 8
+    """While others stream, new prompts are held back until so many wait ..."""
+    batch_wait: float = 0.0
+    """... or the next of them has waited so many seconds. 0 = nobody is held back."""
+
     def checked(self, limits: RunnerLimits) -> BatcherConfig:
         """Raises ValueError, naming both values, where the knobs contradict each other or what the engine can do."""
-        for name in ("max_sequences", "step_tokens", "min_prefill_tokens", "max_partial_prefills", "min_copy_tokens"):
+        for name in (
+            "max_sequences",
+            "step_tokens",
+            "min_prefill_tokens",
+            "max_partial_prefills",
+            "min_copy_tokens",
+            "batch_size",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("long_prompt_tokens", "max_prefix_waits"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.batch_wait < 0.0:
+            raise ValueError(f"batch_wait must be at least 0, not {self.batch_wait}")
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark must be in [0, 1), not {self.watermark}")
         if self.max_sequences > limits.max_rows:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from server.engine import GenerationRequest
 from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed
+from server.scheduling.door import Door
 from server.scheduling.sequence import Sequence
 
 
@@ -60,9 +61,10 @@ class LowestClassNewest:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The batcher's replaceable parts. ``budget`` None = fixed, from the configuration."""
+    """The batcher's replaceable parts. None = as the configuration says."""
 
     order: Order = field(default_factory=FirstComeFirstServed)
     victims: VictimPolicy = field(default_factory=LowestClassNewest)
     budget: StepBudget | None = None
+    door: Door | None = None
     eviction: Callable[[], EvictionPolicy] = LeastRecentlyUsed

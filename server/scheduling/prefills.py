@@ -44,16 +44,16 @@ class Prefills:
             return
         decodes = len(step.rows)
         allowance = min(self._budget.prefill_tokens(decodes), self._max_step_tokens - decodes)
-        for sequence, size in self._share_out(step, allowance, contended=others > 1).items():
+        for sequence, size in self._share_out(step, allowance, now, contended=others > 1).items():
             self._add_row(step, sequence, size, now)
 
-    def _share_out(self, step: Composition, allowance: int, *, contended: bool) -> dict[Sequence, int]:
+    def _share_out(self, step: Composition, allowance: int, now: float, *, contended: bool) -> dict[Sequence, int]:
         """Who computes how many tokens. A long prompt takes its share while others want the step; leftovers go by order again."""
         at_most = self._config.max_partial_prefills
         share = -(-allowance // at_most) if contended else allowance
         chunks: dict[Sequence, int] = {}
         left, partial = allowance, 0
-        for sequence in self._seating.in_order():
+        for sequence in self._seating.in_order(len(step.rows), now):
             if not self._reuse.advance(sequence, step):
                 continue
             remaining = len(sequence.tokens) - sequence.scheduled

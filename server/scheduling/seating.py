@@ -8,6 +8,7 @@ from math import ceil
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.config import BatcherConfig
 from server.scheduling.counters import Counters
+from server.scheduling.door import Door
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
@@ -16,13 +17,21 @@ from server.scheduling.waiting_room import WaitingRoom
 class Seating:
     """Merges seated prompts and the waiting room by key; seats from the room only as far as the asker goes on."""
 
-    __slots__ = ("_cache", "_config", "_counters", "_promised", "_room", "_seats", "_watermark")
+    __slots__ = ("_cache", "_config", "_counters", "_door", "_promised", "_room", "_seats", "_watermark")
 
     def __init__(
-        self, config: BatcherConfig, cache: PrefixCache, room: WaitingRoom[Sequence], seats: Seats, counters: Counters
+        self,
+        config: BatcherConfig,
+        *,
+        cache: PrefixCache,
+        room: WaitingRoom[Sequence],
+        seats: Seats,
+        counters: Counters,
+        door: Door,
     ) -> None:
         self._config = config
         self._cache = cache
+        self._door = door
         self._room = room
         self._seats = seats
         self._counters = counters
@@ -30,14 +39,15 @@ class Seating:
         self._promised = 0
         """Blocks that seated prompts still need and that must not be promised again."""
 
-    def in_order(self) -> Iterator[Sequence]:
+    def in_order(self, decoding: int, now: float) -> Iterator[Sequence]:
         """Seated sequences with tokens to compute, first by key first. Who is taken from the room is seated when yielded.
+        ``decoding`` rows of one token each are in the step already.
 
         Once the next in the room cannot be seated nobody behind it is, so that a large prompt is not starved by small ones.
         """
         seated = sorted(self._seats.prefilling.values(), key=lambda sequence: sequence.key)
         self._promised = sum(self._blocks_left(sequence) for sequence in seated)
-        may_seat = True
+        may_seat = self._door_is_open(decoding, now)
         at = 0
         while True:
             head = self._room.peek() if may_seat else None
@@ -55,6 +65,16 @@ class Seating:
                 at += 1
             else:
                 return
+
+    def _door_is_open(self, decoding: int, now: float) -> bool:
+        head = self._room.peek()
+        return head is not None and self._door.is_open(
+            seated=len(self._seats.running),
+            decoding=decoding,
+            waiting=len(self._room),
+            oldest=head.record.request.arrival,
+            now=now,
+        )
 
     def can_seat(self, sequence: Sequence) -> bool:
         """Whether a seat is free and the sequence's known tokens fit beside what is promised, above the watermark.
