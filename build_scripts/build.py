@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import openvino as ov
 
 import engines.openvino
@@ -20,18 +21,21 @@ from build_scripts.checkpoint import Checkpoint, default_weights, open_checkpoin
 from build_scripts.decoder import Decoder
 from build_scripts.description import provisional_manifest, with_findings
 from build_scripts.driver import Driver
-from build_scripts.errors import BuildError, PublishError, VerificationError
+from build_scripts.errors import PublishError, VerificationError
 from build_scripts.golden.reference import Golden, find_golden, own_golden
+from build_scripts.host import require_room
 from build_scripts.inspection import is_intact
-from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, numerics_choice
-from build_scripts.profile import measure_profile
+from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, numerics_choice, openvino_version
+from build_scripts.profile import machine, measure_profile
 from build_scripts.progress import Advance, Reporter
 from build_scripts.source import SourceFile, resolve
+from build_scripts.stages import Finished, Inputs, Stages, stage_key
 from build_scripts.verify import verify
 from build_scripts.weight_forms import FormedSource, check_form
 from engines.contract import EngineError
-from engines.manifest import EngineManifest
-from engines.openvino.host import available_memory, usable_cores
+from engines.manifest import EngineManifest, StageRecord
+from engines.openvino.host import usable_cores
+from engines.openvino.loader import read_manifest
 
 _PROBE_TEXT = (
     "The history of a river is written in its valley: every flood leaves a line of stones, every drought a crack in the mud, "
@@ -75,6 +79,23 @@ class Plan:
     def decoder(self) -> Decoder:
         return self.checkpoint.decoder
 
+    def stage_inputs(self) -> dict[str, Inputs]:
+        """What decides each stage, in order."""
+        openvino, choice = openvino_version(), self.choice
+        graph_inputs = {
+            "source": self.source.sha256,
+            "weights": choice.weights,
+            "recipe": graph.RECIPE,
+            "openvino": openvino,
+        }
+        tokenizer_inputs = {"source": self.source.sha256, "tokenizers": metadata.version("tokenizers")}
+        proof_inputs = graph_inputs | {
+            "kv_cache": choice.kv_cache,
+            "activations": choice.activations,
+            "machine": machine(usable_cores()),
+        }
+        return {"graph": graph_inputs, "tokenizer": tokenizer_inputs, "proof": proof_inputs}
+
     def up_to_date(self) -> bool:
         """Whether exactly this engine stands at the output, every byte of it."""
         return is_intact(self.output, self.fingerprint)
@@ -100,35 +121,46 @@ def make_plan(request: BuildRequest, reporter: Reporter) -> Plan:
 def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManifest:
     """Build, verify and publish. Raises BuildError; then the output is what it was."""
     if not force:
-        refuse_beyond_machine(plan)
-    with publish.staging(plan.output) as scratch:
-        _write_graph(plan, scratch, reporter)
-        plan.checkpoint.tokenizer.save(str(scratch / "tokenizer.json"))
+        require_room(memory=plan.bill.build_memory, disk=plan.bill.disk, output=plan.output)
+    standing = None if force else _standing(plan.output)
+    with publish.staging(plan.output, plan.fingerprint) as scratch:
+        finished = None if standing is None else Finished(plan.output, standing.stages)
+        stages = Stages(scratch, finished, reporter.note)
+        inputs = plan.stage_inputs()
+        stages.run("graph", inputs["graph"], lambda: _write_graph(plan, scratch, reporter))
+        stages.run("tokenizer", inputs["tokenizer"], lambda: _write_tokenizer(plan, scratch))
         manifest = provisional_manifest(plan, scratch)
-        manifest = _prove(plan, scratch, manifest, reporter)
+        if standing is not None and proof_stands(standing.stages, inputs["proof"]):
+            reporter.note("proof: up to date")
+            manifest = msgspec.structs.replace(manifest, numerics=standing.numerics, profile=standing.profile)
+        else:
+            manifest = _prove(plan, scratch, manifest, reporter)
+        stages.run("proof", inputs["proof"], tuple)
+        stages.clear_markers()
         reporter.note(f"publishing {plan.output}")
+        manifest = msgspec.structs.replace(manifest, stages=tuple(stages.records))
         publish.publish(scratch, plan.output, manifest)
     return manifest
 
 
-def refuse_beyond_machine(plan: Plan) -> None:
-    """Raises BuildError where memory or disk would run out on the way."""
-    available = available_memory()
-    if plan.bill.build_memory > available:
-        raise BuildError(
-            f"the build needs {plan.bill.build_memory / 1e6:.0f} MB of memory and {available / 1e6:.0f} MB are available; "
-            "--force tries all the same"
-        )
-    place = next(parent for parent in [plan.output.absolute(), *plan.output.absolute().parents] if parent.exists())
-    free = shutil.disk_usage(place).free
-    if plan.bill.disk > free:
-        raise PublishError(
-            f"the engine needs {plan.bill.disk / 1e6:.0f} MB of disk and {place} has {free / 1e6:.0f} MB left; "
-            "--force tries all the same"
-        )
+def proof_stands(recorded: tuple[StageRecord, ...], inputs: Inputs) -> bool:
+    return any(record.key == stage_key("proof", inputs) for record in recorded)
 
 
-def _write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> None:
+def _standing(output: Path) -> EngineManifest | None:
+    """The manifest of the engine that is there, if there is one that this version reads."""
+    try:
+        return read_manifest(output)
+    except (EngineError, OSError):
+        return None
+
+
+def _write_tokenizer(plan: Plan, scratch: Path) -> list[str]:
+    plan.checkpoint.tokenizer.save(str(scratch / "tokenizer.json"))
+    return ["tokenizer.json"]
+
+
+def _write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
     with reporter.stage("reading weights", len(plan.decoder.tensors())) as advance:
         formed = FormedSource(plan.checkpoint.tensors, plan.choice.weights)
         model = graph.build_graph(plan.decoder, formed, dequantise=False, progress=lambda _: advance(1))
@@ -138,6 +170,7 @@ def _write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> None:
     except RuntimeError as error:
         raise PublishError(f"{plan.output.parent}: the graph cannot be written (is the disk full?)") from error
     _require_whole(scratch)
+    return ["model.bin", "model.xml"]
 
 
 def _require_whole(scratch: Path) -> None:

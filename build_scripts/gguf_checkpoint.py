@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType, GGUFReader, dequantize
 from numpy.typing import NDArray
 
 from build_scripts.errors import CheckpointError, UnsupportedError
+from build_scripts.finite import refuse_not_finite
 from build_scripts.quantised_blocks import DECODERS
 from build_scripts.weights import Dense, Floats, Weight
 
@@ -93,14 +94,21 @@ class GgufCheckpoint:
         kind = tensor.tensor_type
         if kind in _DENSE:
             shape = self.shapes()[name]
-            return Dense(np.ascontiguousarray(tensor.data).view(_DENSE[kind]).reshape(shape))
+            values = np.ascontiguousarray(tensor.data).view(_DENSE[kind]).reshape(shape)
+            refuse_not_finite(values, name)
+            return Dense(values)
         decode = DECODERS.get(kind.name)
         if decode is None:
             known = ", ".join([*(key.name for key in _DENSE), *DECODERS])
             raise UnsupportedError(
                 f"tensor {name} is stored as {kind.name}, which has no exact form here (there are {known}); use --weights f32"
             )
-        return decode(np.asarray(tensor.data))
+        with np.errstate(invalid="ignore", over="ignore"):
+            weight = decode(np.asarray(tensor.data))
+        for constants in (weight.scale, weight.zero):
+            if constants is not None:
+                refuse_not_finite(constants, name)
+        return weight
 
     def read_float32(self, name: str) -> Floats:
         tensor = self._tensors[name]

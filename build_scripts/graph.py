@@ -7,6 +7,7 @@ as it stands, one sequence a row, which is how the tests compare it with a NumPy
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -33,7 +34,16 @@ def build_graph(decoder: Decoder, source: TensorSource, *, dequantise: bool, pro
     Raises UnsupportedError for a feature that paged attention does not have.
     """
     check_embeddable(decoder)
-    return _GraphBuilder(decoder, source, dequantise, progress).model()
+    model = _GraphBuilder(decoder, source, dequantise, progress).model()
+    _name_by_order(model)
+    return model
+
+
+def _name_by_order(model: ov.Model) -> None:
+    """The library numbers unnamed nodes through the life of the process; counted anew, equal input gives equal bytes."""
+    for index, node in enumerate(model.get_ordered_ops()):
+        if re.fullmatch(r"[A-Za-z]+_\d+", node.get_friendly_name()):
+            node.set_friendly_name(f"{node.get_type_name()}_{index}")
 
 
 def check_embeddable(decoder: Decoder) -> None:

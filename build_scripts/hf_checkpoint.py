@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from build_scripts.decoder import Decoder, check_tensors
 from build_scripts.errors import CheckpointError, UnsupportedError
+from build_scripts.finite import refuse_not_finite
 from build_scripts.hf_description import describe_config
 from build_scripts.safetensors_file import SafetensorsFile
 from build_scripts.weights import Dense, Floats
@@ -21,8 +19,6 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 _FLOATS = ("F32", "F16", "BF16")
-_CHUNK = 1 << 22
-"""Values looked at together when searching for NaN, so that the search costs no second copy of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class HfCheckpoint:
     def read(self, name: str) -> Dense:
         place = self._places[name]
         values = self._files[place.stored].read(place.stored, place.rows)
-        _refuse_not_finite(values, place.stored)
+        refuse_not_finite(values, place.stored)
         return Dense(values)
 
     def read_float32(self, name: str) -> Floats:
@@ -199,17 +195,3 @@ def _fused_rows(decoder: Decoder) -> dict[str, tuple[str, tuple[int, int]]]:
         "ffn_gate": ("mlp.gate_up_proj", (0, wide)),
         "ffn_up": ("mlp.gate_up_proj", (wide, 2 * wide)),
     }
-
-
-_EXPONENT = {np.dtype("<f4"): ("<u4", 0x7F800000), np.dtype("<f2"): ("<u2", 0x7C00), np.dtype("<u2"): ("<u2", 0x7F80)}
-"""Bits that are all set in an infinity or NaN, by how the values are held."""
-
-
-def _refuse_not_finite(values: NDArray[Any], stored: str) -> None:
-    raw, exponent = _EXPONENT[values.dtype]
-    bits = values.reshape(-1).view(raw)
-    for start in range(0, bits.size, _CHUNK):
-        wild = np.flatnonzero((bits[start : start + _CHUNK] & exponent) == exponent)
-        if wild.size:
-            where = tuple(int(index) for index in np.unravel_index(start + int(wild[0]), values.shape))
-            raise CheckpointError(f"tensor {stored} holds a value that is not finite, the first at {where}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import openvino as ov
 
 from build_scripts.errors import UnsupportedError
 
 WeightForm: TypeAlias = Literal["gguf", "f32", "f16", "bf16", "int8", "int4"]
+FORMS: tuple[str, ...] = get_args(WeightForm)
 KvPrecision: TypeAlias = Literal["u8", "f16", "bf16", "f32"]
 Activations: TypeAlias = Literal["f32", "bf16"]
 

@@ -13,27 +13,27 @@ import fcntl
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
 from build_scripts.errors import PublishError
 from build_scripts.source import file_sha256
-from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
+from engines.manifest import MANIFEST_NAME, FileEntry
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
 
 @contextmanager
-def staging(target: Path) -> Iterator[Path]:
+def staging(target: Path, key: str = "", document: str = MANIFEST_NAME) -> Iterator[Path]:
     """A directory to build in, locked against other builds of the same target; gone when the block ends.
 
-    Raises PublishError where the target is no place for an engine, or another build works on it.
+    What a killed or interrupted build of the same ``key`` left there is found again; without a key nothing is. ``document`` is the file that marks a
+    finished result. Raises PublishError where the target is no place for one, or another build works on it.
     """
     with _sentences(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -41,24 +41,33 @@ def staging(target: Path) -> Iterator[Path]:
     with lock:
         _take(lock, target)
         with _sentences(target):
-            _refuse_foreign(target)
-            _remove_leftovers(target)
-            scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target)))
-            # mkdtemp is for secrets; an engine is as readable as any other directory of its owner's.
-            scratch.chmod(0o755)
+            _refuse_foreign(target, document)
+            scratch = target.parent / f"{_prefix(target)}{key[:16] or 'new'}"
+            _remove_leftovers(target, scratch if key else None)
+            scratch.mkdir(exist_ok=True)
         try:
             with _sentences(target):
                 yield scratch
-        finally:
+        except Exception:
             shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        # An interrupt leaves it, as a kill does, for the next build to go on with.
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def publish(scratch: Path, target: Path, manifest: EngineManifest) -> None:
-    """Put a staged engine in place. Raises PublishError; then the target is what it was."""
+class Publishable(Protocol):
+    """A manifest, or another record of what was built."""
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]: ...
+
+
+def publish(scratch: Path, target: Path, manifest: Publishable, name: str = MANIFEST_NAME) -> None:
+    """Put a staged result in place, its record under ``name``. Raises PublishError; then the target is what it was."""
     with _sentences(target):
         for entry in manifest.files:
             _flush(scratch / entry.name)
-        document = scratch / MANIFEST_NAME
+        document = scratch / name
         document.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _flush(document)
         _flush(scratch)
@@ -68,7 +77,7 @@ def publish(scratch: Path, target: Path, manifest: EngineManifest) -> None:
 
 def list_files(scratch: Path) -> tuple[FileEntry, ...]:
     """Every staged file with its hash, by name."""
-    paths = sorted(path for path in scratch.rglob("*") if path.is_file())
+    paths = sorted(path for path in scratch.rglob("*") if path.is_file() and not path.name.startswith("."))
     return tuple(
         FileEntry(path.relative_to(scratch).as_posix(), path.stat().st_size, file_sha256(path)) for path in paths
     )
@@ -89,17 +98,18 @@ def _take(lock: BinaryIO, target: Path) -> None:
         ) from error
 
 
-def _refuse_foreign(target: Path) -> None:
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_NAME).is_file():
+def _refuse_foreign(target: Path, document: str) -> None:
+    if target.is_dir() and any(target.iterdir()) and not (target / document).is_file():
         raise PublishError(f"{target}: is a directory with other things in it, not an engine; choose another --output")
     if target.exists() and not target.is_dir():
         raise PublishError(f"{target}: is a file; choose another --output")
 
 
-def _remove_leftovers(target: Path) -> None:
-    """The lock is ours, so whoever made these is dead."""
+def _remove_leftovers(target: Path, scratch: Path | None) -> None:
+    """The lock is ours, so whoever made these is dead; what belongs to this very build is kept."""
     for leftover in target.parent.glob(f"{_prefix(target)}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        if leftover != scratch:
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _swap_in(scratch: Path, target: Path) -> None:

@@ -97,6 +97,16 @@ class TokenizerInfo(msgspec.Struct, frozen=True):
     special_tokens: dict[str, int]
 
 
+class StageRecord(msgspec.Struct, frozen=True):
+    """One part of a build: what decided it, and the files that it left."""
+
+    name: str
+    key: str
+    """sha256 over the name and the inputs."""
+    inputs: dict[str, str]
+    files: tuple[FileEntry, ...]
+
+
 class EngineManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: int
     engine: str
@@ -115,3 +125,5 @@ class EngineManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tools: dict[str, str]
     """Versions of what built it: firsttoken, openvino, numpy, tokenizers, python."""
     files: tuple[FileEntry, ...]
+    stages: tuple[StageRecord, ...] = ()
+    """How the engine came about, so that a rebuild does again only what is stale; empty = built before stages were recorded."""

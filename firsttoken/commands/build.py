@@ -18,9 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", help="where the engine goes (engine-cache/MODEL-WEIGHTS)")
     parser.add_argument(
         "--weights",
-        choices=("gguf", "f32", "f16", "bf16", "int8", "int4"),
-        help="how matrices are stored: gguf keeps a GGUF file's codes bit for bit (a GGUF file: gguf; a directory: as stored)",
+        choices=("gguf", "f32", "f16", "bf16", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq"),
+        help="how matrices are stored: gguf keeps a GGUF file's codes bit for bit (a GGUF file: gguf; a directory: as stored); "
+        "for trtllm int8 and int4 are weight-only, and what needs calibration names the command that does it",
     )
+    _add_checkpoint_arguments(parser)
     parser.add_argument(
         "--kv-cache",
         choices=("u8", "f16", "bf16", "f32"),
@@ -36,12 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
+def _add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine", choices=("openvino", "trtllm"), default="openvino", help="what it is built for (openvino)"
+    )
+    trtllm = parser.add_argument_group("for --engine trtllm")
+    trtllm.add_argument("--stage", choices=("checkpoint",), default="checkpoint", help="how far to go (checkpoint)")
+    trtllm.add_argument("--tp", type=int, default=1, help="GPUs that share each layer (1)")
+    trtllm.add_argument("--pp", type=int, default=1, help="groups of GPUs that take turns with the layers (1)")
+    trtllm.add_argument(
+        "--dtype", choices=("float32", "float16", "bfloat16"), help="type of the floats (the checkpoint's own)"
+    )
+    trtllm.add_argument("--share-embedding", action="store_true", help="store a tied embedding once")
+    trtllm.add_argument(
+        "--device", help='GPU that the bill is for: a name as "H100", or a size as "48GB" (the one here)'
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """0 = the engine is there; 1 = it is not, and one sentence on stderr says why."""
     from build_scripts.errors import BuildError
 
     try:
-        return _run(args)
+        return _run_checkpoint(args) if args.engine == "trtllm" else _run(args)
     except BuildError as error:
         print(f"firsttoken build: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 1
@@ -51,11 +70,16 @@ def _run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from build_scripts.build import BuildRequest, build, make_plan
-    from build_scripts.numerics import NumericsWish
+    from build_scripts.errors import UnsupportedError
+    from build_scripts.numerics import FORMS, NumericsWish
     from build_scripts.source import default_cache
     from firsttoken.build_output import ConsoleReporter, Output
 
     output = Output(as_json=args.json)
+    if args.weights is not None and args.weights not in FORMS:
+        raise UnsupportedError(
+            f"--weights {args.weights} is TensorRT-LLM's; the embedded engine has {', '.join(FORMS)}"
+        )
     request = BuildRequest(
         model=args.model,
         output=Path(args.output) if args.output else None,
@@ -74,4 +98,42 @@ def _run(args: argparse.Namespace) -> int:
     with ConsoleReporter() as reporter:
         manifest = build(plan, reporter, force=args.force)
     output.built(plan, manifest)
+    return 0
+
+
+def _run_checkpoint(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from build_scripts.source import default_cache
+    from build_scripts.target_device import check_capability, detect_devices, target_device
+    from build_scripts.trtllm.build import CheckpointRequest, build, make_plan
+    from build_scripts.trtllm.layout import Layout
+    from firsttoken.build_output import ConsoleReporter
+    from firsttoken.checkpoint_output import CheckpointOutput
+
+    output = CheckpointOutput(as_json=args.json)
+    device = target_device(args.device) if args.device else next(iter(detect_devices()), None)
+    request = CheckpointRequest(
+        model=args.model,
+        output=Path(args.output) if args.output else None,
+        layout=Layout(args.tp, args.pp),
+        dtype=args.dtype,
+        weights=args.weights,
+        share_embedding=args.share_embedding,
+        cache=default_cache(),
+    )
+    with ConsoleReporter() as reporter:
+        plan = make_plan(request, reporter)
+    if device is not None:
+        check_capability(device, plan.conversion.quantisation.quant_algo)
+    if args.plan:
+        output.planned(plan, device)
+        return 0
+    if not args.force and plan.up_to_date():
+        output.up_to_date(plan)
+        return 0
+    output.bill(plan, device)
+    with ConsoleReporter() as reporter:
+        record = build(plan, reporter, force=args.force)
+    output.built(plan, record, device)
     return 0
