@@ -25,7 +25,7 @@ from build_scripts.errors import PublishError, VerificationError
 from build_scripts.golden.reference import Golden, find_golden, own_golden
 from build_scripts.host import require_room
 from build_scripts.inspection import is_intact
-from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, numerics_choice, openvino_version
+from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, openvino_version
 from build_scripts.profile import machine, measure_profile
 from build_scripts.progress import Advance, Reporter
 from build_scripts.source import SourceFile, resolve
@@ -61,7 +61,7 @@ class BuildRequest:
         check_form(weights, checkpoint.kind, checkpoint.tensors.formats())
         if isinstance(self.choice, NumericsChoice):
             return self.choice
-        return numerics_choice(weights, self.choice.kv_cache, self.choice.activations)
+        return self.choice.settled(weights)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from build_scripts.build import BuildRequest, Plan, build, make_plan
 from build_scripts.errors import PublishError
-from build_scripts.numerics import NumericsChoice, numerics_choice
+from build_scripts.numerics import NumericsChoice, NumericsWish, numerics_choice
 from build_scripts.source import DEFAULT_MODEL, default_cache
 
 ENGINE_CACHE = Path(__file__).resolve().parent.parent / "engine-cache"
@@ -37,7 +37,7 @@ class SilentReporter:
 @cache
 def default_engine() -> Path:
     """The engine that `firsttoken build` makes. Needs the network once; seconds when it is there, a minute when not."""
-    return _built(numerics_choice())
+    return _built(NumericsWish().settled("gguf"))
 
 
 @cache

@@ -26,10 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache",
         choices=("u8", "f16", "bf16", "f32"),
-        help="precision of keys and values (f16; f32 where weights and activations are f32)",
+        help="precision of keys and values (that of the activations; f16 for quantised weights with f32 activations)",
     )
     parser.add_argument(
-        "--activations", choices=("f32", "bf16"), default="f32", help="precision of everything between (f32)"
+        "--activations",
+        choices=("f32", "bf16"),
+        help="precision of everything between (bf16 where this CPU multiplies it, unless weights are f32)",
     )
     parser.add_argument("--plan", action="store_true", help="print what the engine will cost, and stop")
     parser.add_argument(

@@ -71,7 +71,10 @@ def test_a_damaged_engine_is_told_with_a_status(model: str, tmp_path: Path, caps
     [
         (["build", "absent.gguf"], "firsttoken build: absent.gguf: there is no such file\n"),
         (["build", "smolm"], 'firsttoken build: model "smolm" is not known'),
-        (["build", "tiny.gguf", "--kv-cache", "bf16"], "firsttoken build: --kv-cache bf16 needs --activations bf16"),
+        (
+            ["build", "tiny.gguf", "--kv-cache", "bf16", "--activations", "f32"],
+            "firsttoken build: --kv-cache bf16 needs --activations bf16",
+        ),
         (["inspect", "absent"], "firsttoken inspect: absent/engine.json: no such file"),
     ],
 )
