@@ -9,7 +9,7 @@ from engines.contract import RunnerLimits
 
 @dataclass(frozen=True, slots=True)
 class BatcherConfig:
-    """Every default suits an interactive server; docs/operations.md says when to change one."""
+    """Every default suits an interactive server."""
 
     max_sequences: int = 64
     """Seats: sequences that hold KV blocks at once. Each costs one row a step, so more seats mean more throughput and slower steps."""
