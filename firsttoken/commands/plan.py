@@ -21,7 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("model", type=Path, help="a Hugging Face config.json, a checkpoint's directory, or an engine's")
     parser.add_argument(
-        "--device", default="H100-80GB", metavar="NAME", help="e.g. L40S, A100-80GB, H100, H200, B200 (%(default)s)"
+        "--device",
+        default="H100-80GB",
+        metavar="NAME",
+        help="e.g. L40S, A100-80GB, H200, B200, or this: the machine that built the engine (%(default)s)",
     )
     parser.add_argument(
         "--slo",
@@ -83,11 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     from build_scripts.devices import find_device
-    from loadtest.planner.model import read_model
+    from loadtest.planner.machine import machine_bill, read_manifest
+    from loadtest.planner.model import from_manifest, read_model
     from loadtest.planner.plan import Planner
 
-    planner = Planner(read_model(arguments.model), _traffic(arguments), _wanted(arguments))
-    return planner.on_device(find_device(arguments.device))
+    if arguments.device != "this":
+        planner = Planner(read_model(arguments.model), _traffic(arguments), _wanted(arguments))
+        return planner.on_device(find_device(arguments.device))
+    manifest = read_manifest(arguments.model)
+    planner = Planner(from_manifest(manifest), _traffic(arguments), _wanted(arguments))
+    return planner.measured("this machine", machine_bill(manifest), manifest.profile)
 
 
 def _traffic(arguments: argparse.Namespace) -> Traffic:

@@ -71,12 +71,10 @@ def workspace_bytes(model: PlannedModel, step_tokens: int) -> int:
     return 2 * step_tokens * per_token
 
 
-def context_costs(model: PlannedModel, bill: MemoryBill, kv: str, longest: int) -> list[ContextCost]:
+def context_costs(model: PlannedModel, bill: MemoryBill, longest: int) -> list[ContextCost]:
     """Each doubling up to the longest context, from an eighth of it."""
-    lengths = sorted({max(1, longest >> shift) for shift in range(4)})
-    factor = bill.kv_per_token / (2 * model.layers * model.kv_heads * model.head_dim * KV_BYTES[kv])
     costs = []
-    for length in lengths:
-        one = math.ceil(model.kv_bytes(length, kv) * factor)
+    for length in sorted({max(1, longest >> shift) for shift in range(4)}):
+        one = math.ceil(bill.kv_per_token * model.kept_tokens(length))
         costs.append(ContextCost(length, one, max(0, bill.kv) // one))
     return costs

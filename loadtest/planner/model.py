@@ -34,11 +34,15 @@ class PlannedModel:
     windows: tuple[int | None, ...] = ()
     """Attention window of each layer; empty = none has one."""
 
-    def kv_bytes(self, tokens: int, precision: str) -> int:
-        """Of one sequence of so many tokens, all layers: 2 * kv heads * head size * bytes, for the tokens that a layer keeps."""
+    def kept_tokens(self, tokens: int) -> float:
+        """Tokens that a layer keeps of so many, on average over the layers: a windowed layer keeps no more than its window."""
         windows = self.windows or (None,) * self.layers
-        kept = sum(tokens if window is None else min(tokens, window) for window in windows)
-        return 2 * self.kv_heads * self.head_dim * KV_BYTES[precision] * kept
+        return sum(tokens if window is None else min(tokens, window) for window in windows) / self.layers
+
+    def kv_bytes(self, tokens: int, precision: str) -> int:
+        """Of one sequence of so many tokens, all layers: 2 * layers * kv heads * head size * bytes * tokens."""
+        per_token = 2 * self.layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
+        return round(per_token * self.kept_tokens(tokens))
 
     def weight_bytes(self, precision: str) -> int:
         return math.ceil(self.parameters * WEIGHT_BYTES[precision])

@@ -196,7 +196,7 @@ class Planner:
             in_service=in_service(traffic.rate, service.latency_mean),
             sequences_mean=int(chosen.bill.tokens / (traffic.prompt + traffic.output)),
             sequences_p95=int(chosen.bill.tokens / traffic.total_p95),
-            contexts=tuple(memory.context_costs(model, chosen.bill, wanted.kv, longest)),
+            contexts=tuple(memory.context_costs(model, chosen.bill, longest)),
             settings=self._settings(chosen, service),
         )
 

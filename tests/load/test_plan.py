@@ -30,6 +30,7 @@ from loadtest.sessions import SessionMaker
 from loadtest.slo import Slo, parse_slo
 from loadtest.workload import Lengths, SharedPrefix, TraceUse, Turns, Workload
 from server.config import Config
+from tests.load.manifests import write_manifest
 
 LLAMA_2_7B = PlannedModel(
     name="Llama-2-7B", parameters=6_738_415_616, layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, max_context=8192
@@ -72,7 +73,7 @@ def test_the_same_card_and_model_out_of_our_tables_hold_seven() -> None:
     bill = memory.draw_up(LLAMA_2_7B, find_device("L40S").memory, 1, weights="fp16", kv="fp16", step_tokens=2048)
     assert bill.kv_per_token == 512 * 1024
     assert LLAMA_2_7B.kv_bytes(8192, "fp16") == 4 << 30
-    costs = {each.context: each.sequences for each in memory.context_costs(LLAMA_2_7B, bill, "fp16", 8192)}
+    costs = {each.context: each.sequences for each in memory.context_costs(LLAMA_2_7B, bill, 8192)}
     assert costs == {1024: 60, 2048: 30, 4096: 15, 8192: 7}
 
 
@@ -358,6 +359,17 @@ def test_the_command_prints_the_bill_and_writes_a_configuration(
     Config.model_validate(tomllib.loads(out.read_text()))
     assert run(*words[:2], "H100-80GB", *words[3:-2], "--json") == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["tp"] == 1
+
+
+def test_an_engines_own_measurements_plan_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_manifest(tmp_path, PROFILE)
+    words = ["--device", "this", "--rate", "1", "--slo", "ttft=1s,itl=50ms", "--json"]
+    assert run(str(tmp_path), *words) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["profile"]["fixed"] == PROFILE.fixed
+    assert plan["chosen"]["bill"]["kv_per_token"] == 2 * 2 * 2 * 16 * 2
+    assert run(str(tmp_path / "nothing"), *words) == 2
+    assert "needs an engine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
