@@ -45,6 +45,10 @@ seeds: .venv/.development ## hunt: N random worlds (default 1000) from FIRST on,
 	FIRSTTOKEN_TEST_WORLDS=$(or $(N),1000) FIRSTTOKEN_TEST_FIRST_WORLD=$(or $(FIRST),0) \
 		$(BIN)/python -m pytest --timeout 0 tests/scheduling/test_random_worlds.py
 
+race: .venv/.development ## firsttoken beside other servers on this machine, 1 to 2 hours; QUICK=1: minutes, shows only that it works
+	$(BIN)/firsttoken build --output $(ENGINE)
+	$(BIN)/python -m loadtest.race.run $(ENGINE) $(if $(QUICK),--quick) $(ARGS)
+
 proto: .venv/.development ## generate the protocol's modules
 	$(BIN)/python -m protos.generate
 
@@ -59,4 +63,4 @@ clean: ## remove the environment, the engines and the caches
 	rm -rf .venv engine-cache artifacts .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help serve test lint bench figures seeds proto smoke check-all clean
+.PHONY: help serve test lint bench figures seeds proto smoke race check-all clean

@@ -108,8 +108,19 @@ class Driver:
                 return
             item = self._encode_first(session)
             task = self._spawn(self._session(item, due=time.monotonic()))
-            limit = None if duration is None else self._start + duration + self._workload.drain - time.monotonic()
-            await asyncio.wait({task}, timeout=limit)
+            if not await self._over_in_time(task):
+                return
+
+    async def _over_in_time(self, session: asyncio.Task[None]) -> bool:
+        """Wait for a session; False where the run's end has come, or where nothing at all came for as long as a drain."""
+        end = None if self._workload.duration is None else self._start + self._workload.duration + self._workload.drain
+        while not session.done():
+            seen = self.progress.all_messages
+            limit = self._workload.drain if end is None else end - time.monotonic()
+            await asyncio.wait({session}, timeout=limit)
+            if not session.done() and (end is not None or self.progress.all_messages == seen):
+                return False
+        return True
 
     async def _until(self, moment: float) -> None:
         # Twice, because a timer may fire a hair early.

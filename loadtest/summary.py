@@ -85,6 +85,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Prompt tokens out of the prefix cache."""
     given_up: int
     """Requests that the workload itself cancelled or stalled: part of the load, not of the figures."""
+    early_ends: int
+    """Answers that the model ended before their planned length: the load was lighter than planned."""
     total: Group
     classes: dict[str, Group]
     lag: Spread | None
@@ -114,6 +116,7 @@ def summarise(result: RunResult, slo: Slo | None = None) -> Summary:
         concurrency=sum(_overlap(record, start, end) for record in result.records) / seconds,
         cached_share=_cached_share(good),
         given_up=sum(not record.warmup and not judged(record) for record in result.records),
+        early_ends=sum(record.output_tokens < record.max_tokens for record in good),
         total=group(records, slo, seconds),
         classes={name: group([each for each in records if each.priority == name], slo, seconds) for name in names},
         lag=spread([record.lag for record in records]),

@@ -74,7 +74,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     console.print(f"[bold]{summary.address}[/bold] {server}, {summary.wire}, {summary.began}")
     console.print(totals_table(summary))
     given_up = f"; given up by the clients themselves: {summary.given_up}" if summary.given_up else ""
-    console.print(statuses_line(summary.total) + given_up, highlight=False)
+    early = f"; {summary.early_ends} answers ended before their planned length" if summary.early_ends else ""
+    console.print(statuses_line(summary.total) + given_up + early, highlight=False)
     console.print(latency_table("", summary.total))
     if len(summary.classes) > 1:
         for name, group in summary.classes.items():

@@ -111,6 +111,14 @@ def test_what_does_not_end_within_the_drain_is_unfinished() -> None:
     assert all(record.times for record in result.records)
 
 
+def test_a_server_that_falls_silent_does_not_hold_a_closed_loop_for_ever() -> None:
+    workload = Workload(concurrency=2, requests=4, drain=0.3, lengths=lengths(output=3))
+    with paced("--ttft", "0.05", "--gap", "600") as address:
+        result = run_load(workload, native(address))
+    assert {record.status for record in result.records} == {"UNFINISHED"}
+    assert [len(record.times) for record in result.records] == [1, 1]
+
+
 def test_a_server_that_is_not_there_is_an_error_of_the_target() -> None:
     with pytest.raises(TargetError, match=r"127\.0\.0\.1:1"):
         run_load(Workload(concurrency=1, requests=1), native("127.0.0.1:1"))

@@ -104,6 +104,11 @@ def test_the_cached_share_is_of_prompt_tokens() -> None:
     assert summarise(result([record()])).cached_share is None
 
 
+def test_answers_shorter_than_planned_are_counted() -> None:
+    short = record(0.0, [0.1, 0.2], max_tokens=3)
+    assert summarise(result([short, record(0.0, [0.1], max_tokens=1)])).early_ends == 1
+
+
 def test_classes_are_summed_apart() -> None:
     summary = summarise(result([record(0.0, [0.1]), record(0.0, [0.7], priority="batch")]))
     seen = {name: group.latencies.ttft.p50 for name, group in summary.classes.items() if group.latencies.ttft}

