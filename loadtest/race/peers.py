@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.errors import TargetError
 from loadtest.planner.machine import read_manifest
 from loadtest.race.environment import HOME, ROOT, RaceError, environment
 from loadtest.race.models import RaceModel
 from loadtest.transports.base import Target
+from loadtest.transports.choose import make_transport
 
 SERVERS = Path(__file__).resolve().parent / "servers"
 READY_SECONDS = 180.0
@@ -115,8 +118,9 @@ def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Target]:
             command, stdout=words, stderr=subprocess.STDOUT, env=surroundings, start_new_session=True
         )
     try:
-        _wait_until_open(process, port, peer, log)
-        yield Target(peer.wire, f"127.0.0.1:{port}", tokenizer=str(model.tokenizer))
+        target = Target(peer.wire, f"127.0.0.1:{port}", tokenizer=str(model.tokenizer))
+        _wait_until_ready(process, target, peer, log)
+        yield target
     finally:
         process.terminate()
         try:
@@ -126,15 +130,27 @@ def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Target]:
             process.wait()
 
 
-def _wait_until_open(process: subprocess.Popen[bytes], port: int, peer: Peer, log: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], target: Target, peer: Peer, log: Path) -> None:
+    """Ready is what answers over its own wire: an open port alone says nothing."""
     give_up = time.monotonic() + READY_SECONDS
-    while time.monotonic() < give_up:
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+    reason = "it ended"
+    while time.monotonic() < give_up and process.poll() is None:
+        try:
+            asyncio.run(_greet(target))
+        except TargetError as error:
+            reason = str(error)
+            time.sleep(0.5)
+        else:
             return
-        time.sleep(0.2)
-    raise RaceError(f"{peer.name} did not come up:\n{log.read_text()[-2000:]}")
+    raise RaceError(f"{peer.name} did not come up ({reason}):\n{log.read_text()[-2000:]}")
+
+
+async def _greet(target: Target) -> None:
+    transport = make_transport(target)
+    try:
+        await transport.open()
+    finally:
+        await transport.close()
 
 
 def free_port() -> int:
