@@ -262,6 +262,19 @@ class ExecutorFinish(Enum):
     CANCELLED = "cancelled"
 
 
+class Retention(msgspec.Struct, frozen=True):
+    """How long the blocks of a stretch of the prompt are worth keeping, for an executor that evicts by such wishes."""
+
+    first: int
+    """Index of the stretch's first token."""
+    end: int | None
+    """Index after its last one; None = the whole rest of the prompt."""
+    priority: int
+    """0 .. 100; the lowest goes first."""
+    seconds: float | None = None
+    """None = until evicted; else the priority falls back to the usual one after so long."""
+
+
 class ExecutorRequest(msgspec.Struct, frozen=True):
     request: int
     """Our id; responses carry it. Never reused while the executor lives."""
@@ -278,6 +291,12 @@ class ExecutorRequest(msgspec.Struct, frozen=True):
     allotted_ms: int | None = None
     salt: int | None = None
     """KV reuse happens only between requests of the same salt."""
+    stop_sequences: tuple[tuple[int, ...], ...] = ()
+    """Further runs of tokens at whose end to stop."""
+    adapter: int = 0
+    """LoRA adapter; 0 = none."""
+    retention: tuple[Retention, ...] = ()
+    """Stretches of the prompt, in order, not overlapping."""
 
 
 class ExecutorResponse(msgspec.Struct, frozen=True):
@@ -289,8 +308,12 @@ class ExecutorResponse(msgspec.Struct, frozen=True):
     """Set on the last response of this sequence."""
     final: bool = False
     """True on the last response of the request: only then is its seat free."""
+    logprobs: tuple[float, ...] = ()
+    """Of ``tokens``, where the request asked for them."""
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Beside each of ``tokens`` the likeliest (token, log-probability) pairs, best first, where asked for."""
     cached_tokens: int | None = None
-    """Prompt tokens served by block reuse, where the executor tells."""
+    """Prompt tokens served by block reuse, where the executor tells. It may tell first with the final response."""
     error: str | None = None
 
 
@@ -311,6 +334,10 @@ class ExecutorStats(msgspec.Struct, frozen=True):
     reused_blocks: int
     missed_blocks: int
     iterations: int
+    calls: int = 0
+    """Calls into the library that keep every Python thread waiting ..."""
+    call_seconds: float = 0.0
+    """... and how long they took, all together."""
 
 
 class RequestExecutor(Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engines.trtllm.facts import TensorRtFacts
+
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "engine.json"
 
@@ -127,3 +129,5 @@ class EngineManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[FileEntry, ...]
     stages: tuple[StageRecord, ...] = ()
     """How the engine came about, so that a rebuild does again only what is stale; empty = built before stages were recorded."""
+    trtllm: TensorRtFacts | None = None
+    """What a TensorRT-LLM engine was compiled with and for; None for other engines."""

@@ -18,12 +18,12 @@ from engines.contract import (
     ExecutorStats,
     PlanError,
 )
+from engines.executor_checks import check_request, refuse_unoffered
 from engines.simulated.clock import Clock, RealClock, VirtualClock
 from engines.simulated.cost import CostModel
 from engines.simulated.draws import Drawer, TokenDrawer
 from engines.simulated.faults import Faults
 from engines.simulated.inflight import InflightBatch, Iteration
-from engines.simulated.jobs import check_request
 from engines.simulated.language import Language
 
 CAPABILITIES = Capabilities(
@@ -107,6 +107,7 @@ class SimulatedExecutor:
             seen: set[int] = set()
             for request in requests:
                 check_request(request, self._limits)
+                refuse_unoffered(request)
                 if request.request in seen or request.request in self._batch:
                     raise PlanError(f"request {request.request}: its id is in use")
                 seen.add(request.request)

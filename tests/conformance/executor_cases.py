@@ -15,6 +15,7 @@ from engines.simulated.clock import Clock, RealClock, VirtualClock
 from engines.simulated.cost import CostModel
 from engines.simulated.executor import SimulatedExecutor
 from engines.simulated.language import Language
+from tests.trtllm.rig import conformance_executor
 
 END_ID = 2
 PATIENCE = 30.0
@@ -52,6 +53,7 @@ def executor_cases() -> list[ExecutorCase]:
     return [
         ExecutorCase("simulated-virtual", _simulated(VirtualClock)),
         ExecutorCase("simulated-real", _simulated(RealClock)),
+        ExecutorCase("trtllm-over-contract-fake", conformance_executor),
     ]
 
 
@@ -79,7 +81,8 @@ class Answers:
 
     @property
     def cached_tokens(self) -> int | None:
-        return self.responses[0].cached_tokens
+        """As last told: an executor may tell with the final response only."""
+        return next((r.cached_tokens for r in reversed(self.responses) if r.cached_tokens is not None), None)
 
 
 class Client:

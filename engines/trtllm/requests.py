@@ -1,0 +1,95 @@
+"""From the contract's request to the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from engines.contract import ExecutorRequest, PlanError, Retention
+from engines.sampling.params import SamplingParams
+from engines.trtllm.native import Bindings
+
+_USUAL_RETENTION = 35
+"""The library's priority of blocks about which nothing was said."""
+
+
+def check_offered(request: ExecutorRequest) -> None:
+    """Raises PlanError for what the contract has and these bindings do not."""
+    if request.sampling.logprobs:
+        raise PlanError(
+            f"request {request.request}: sampling.logprobs must be 0 on TensorRT-LLM, which tells the log-probability of "
+            f"the drawn token only, got {request.sampling.logprobs}"
+        )
+    if request.salt == 0:
+        raise PlanError(f"request {request.request}: salt must be at least 1, got 0")
+
+
+def to_request(bindings: Bindings, request: ExecutorRequest) -> object:
+    """The library's request. ``client_id`` carries our id, so that a response that overtakes its enqueue call is understood.
+
+    The library takes one end-of-sequence id; further ones travel as stop words, and ``responses`` gives them their name back.
+    """
+    end, *further = request.end_ids or (None,)
+    stops = [[token] for token in (*further, *request.stop_ids)] + [list(run) for run in request.stop_sequences]
+    told: dict[str, Any] = {
+        "streaming": True,
+        "sampling_config": _sampling(bindings, request.sampling, request.n),
+        "output_config": bindings.OutputConfig(
+            return_log_probs=request.sampling.logprobs is not None,
+            exclude_input_from_output=True,  # the bindings' default would send every prompt back
+            return_perf_metrics=True,  # the only place where reuse is told
+        ),
+        "client_id": request.request,
+        "return_all_generated_tokens": False,
+        "priority": request.priority,
+    }
+    told |= {
+        name: value
+        for name, value in {
+            "end_id": end,
+            "pad_id": end,
+            "stop_words": stops or None,
+            "allotted_time_ms": _time(request.allotted_ms),
+            "cache_salt_id": request.salt,
+            "lora_config": bindings.LoraConfig(request.adapter) if request.adapter else None,
+            "kv_cache_retention_config": _retention(bindings, request.retention),
+        }.items()
+        if value is not None
+    }
+    return bindings.Request(request.tokens.tolist(), request.max_tokens, **told)
+
+
+def _sampling(bindings: Bindings, params: SamplingParams, n: int) -> object:
+    """Greedy is the choice among one: a temperature of 0 is no number that the library divides by."""
+    several = {"num_return_sequences": n} if n > 1 else {}
+    if params.temperature == 0.0:
+        return bindings.SamplingConfig(beam_width=1, top_k=1, seed=params.seed, **several)
+    narrowed = {"min_p": params.min_p} if params.min_p else {}
+    return bindings.SamplingConfig(
+        beam_width=1,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        seed=params.seed,
+        **narrowed,
+        **several,
+    )
+
+
+def _retention(bindings: Bindings, stretches: tuple[Retention, ...]) -> object | None:
+    if not stretches:
+        return None
+    stretch = bindings.KvCacheRetentionConfig.TokenRangeRetentionConfig
+    ranges = [stretch(one.first, one.end, one.priority, *_seconds(one.seconds)) for one in stretches]
+    config: object = bindings.KvCacheRetentionConfig(ranges, _USUAL_RETENTION)
+    return config
+
+
+def _seconds(seconds: float | None) -> Iterator[timedelta]:
+    if seconds is not None:
+        yield timedelta(seconds=seconds)
+
+
+def _time(milliseconds: int | None) -> timedelta | None:
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)

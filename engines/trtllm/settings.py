@@ -1,0 +1,68 @@
+"""How the executor is set up: everything is told, nothing is left to a default that could change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engines.contract import EngineLoadError
+from engines.trtllm.facts import TensorRtFacts
+from engines.trtllm.native import Bindings
+
+USABLE_SHARE = 0.9
+"""Of a GPU's memory; the rest is the driver's, the communication library's and fragmentation."""
+STATISTICS_KEPT = 64
+"""Iterations whose statistics the executor keeps until they are asked for."""
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """What may differ from start to start; the rest is the engine's."""
+
+    kv_bytes: int = 0
+    """Memory for keys and values on each GPU; 0 = what the bill leaves."""
+    events: int = 0
+    """KV events that the executor keeps until they are asked for; 0 = none."""
+
+
+def kv_tokens(facts: TensorRtFacts, settings: ExecutorSettings) -> int:
+    """Tokens of keys and values, in whole blocks. Raises EngineLoadError where one longest sequence has no room (case B1)."""
+    bill = int(USABLE_SHARE * facts.gpu_memory) - facts.weight_bytes - facts.workspace_bytes
+    budget = settings.kv_bytes or bill
+    blocks = budget // (facts.kv_bytes_per_token * facts.tokens_per_block)
+    needed = -(-facts.max_seq_len // facts.tokens_per_block)
+    if blocks < needed:
+        raise EngineLoadError(
+            f"{max(budget, 0)} bytes for keys and values hold {max(blocks, 0)} blocks of {facts.tokens_per_block} tokens, one sequence of "
+            f"max_seq_len {facts.max_seq_len} needs {needed}: give more (engine.kv_bytes), or build with a smaller --max-seq-len, "
+            "--max-batch-size or --max-num-tokens"
+        )
+    return blocks * facts.tokens_per_block
+
+
+def executor_config(bindings: Bindings, facts: TensorRtFacts, settings: ExecutorSettings) -> object:
+    """The library's ExecutorConfig, the same on every rank."""
+    return bindings.ExecutorConfig(
+        max_beam_width=1,
+        batching_type=bindings.BatchingType.INFLIGHT,
+        scheduler_config=bindings.SchedulerConfig(
+            # What has begun finishes: our waiting room mirrors this reservation.
+            capacity_scheduler_policy=bindings.CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
+            context_chunking_policy=bindings.ContextChunkingPolicy.FIRST_COME_FIRST_SERVED,
+        ),
+        kv_cache_config=bindings.KvCacheConfig(
+            enable_block_reuse=True,
+            max_tokens=kv_tokens(facts, settings),
+            max_attention_window=list(facts.max_attention_window),
+            free_gpu_memory_fraction=USABLE_SHARE,
+            event_buffer_max_size=settings.events,
+        ),
+        enable_chunked_context=True,
+        iter_stats_max_iterations=STATISTICS_KEPT,
+        request_stats_max_iterations=0,
+        max_batch_size=facts.max_batch_size,
+        max_num_tokens=facts.max_num_tokens,
+        parallel_config=bindings.ParallelConfig(communication_mode=bindings.CommunicationMode.LEADER),
+        extended_runtime_perf_knob_config=bindings.ExtendedRuntimePerfKnobConfig(
+            multi_block_mode=True, cuda_graph_mode=facts.profile == "latency"
+        ),
+    )

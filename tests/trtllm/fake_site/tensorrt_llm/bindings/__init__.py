@@ -1,0 +1,1 @@
+"""Contract fake; see the package above."""
