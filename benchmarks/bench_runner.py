@@ -1,9 +1,10 @@
 """What a step costs around the model: checking and staging, and sampling; and the bare decode and prefill rates.
 
     python benchmarks/bench_runner.py ENGINE_DIRECTORY [--rows 1,8,32] [--steps 60] [--threads N]
-    python benchmarks/bench_runner.py --sampling          (needs no engine)
+    python benchmarks/bench_runner.py ENGINE_DIRECTORY --compare ENABLE_CPU_PINNING=NO    plugin properties, steps interleaved
+    python benchmarks/bench_runner.py --sampling                                          needs no engine
 
-Medians. On a machine that does other work the model's own times vary by half; staging and sampling much less.
+Medians, in milliseconds. Where another process has work to do, the model's own times double and more; staging and sampling vary less.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import argparse
 import statistics
 import time
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from engines.contract import Row, Sample, SequenceSpec, StepPlan, StepRunner
+from engines.contract import Row, Sample, SequenceSpec, StepPlan, StepResult, StepRunner, TokenArray
 from engines.openvino import load
 from engines.sampling.params import SamplingParams
 from engines.sampling.sampler import Sampler
@@ -37,16 +39,6 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Medians in milliseconds."""
-
-    start: float
-    engine: float
-    sample: float
-    total: float
-
-
 def median_ms(action: Callable[[], object], repeats: int = 30) -> float:
     times = []
     for _ in range(repeats):
@@ -56,8 +48,8 @@ def median_ms(action: Callable[[], object], repeats: int = 30) -> float:
     return 1e3 * statistics.median(times)
 
 
-def likely_logits(rows: int, vocabulary: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Peaked as a language model's are: a few likely tokens over a broad floor."""
+def likely_logits(rows: int, vocabulary: int) -> npt.NDArray[np.float32]:
+    """Peaked as a language model's are: a hundred likely tokens over a broad floor."""
     generator = np.random.default_rng(0)
     logits = generator.standard_normal((rows, vocabulary)) * 2.0
     for row in logits:
@@ -65,8 +57,8 @@ def likely_logits(rows: int, vocabulary: int) -> np.ndarray[tuple[int, int], np.
     return logits.astype(np.float32)
 
 
-def bench_sampling(row_counts: list[int], vocabulary: int = 49_152) -> None:
-    print(f"{'sampling, ms':38s}" + "".join(f"{rows:>6d} rows" for rows in row_counts))
+def bench_sampling(row_counts: Sequence[int], vocabulary: int = 49_152) -> None:
+    print(f"{'sampling':34s}" + "".join(f"{rows:>6d} rows" for rows in row_counts))
     logits = likely_logits(max(row_counts), vocabulary)
     for name, how in WAYS.items():
         cells = []
@@ -75,108 +67,132 @@ def bench_sampling(row_counts: list[int], vocabulary: int = 49_152) -> None:
             for sequence in range(rows):
                 sampler.open(SequenceSpec(sequence, 0, how, array("i")))
             cells.append(median_ms(partial(sampler.draw, logits[:rows], list(range(rows)), [CONTEXT] * rows)))
-        print(f"{name:38s}" + "".join(f"{cell:11.3f}" for cell in cells))
+        print(f"{name:34s}" + "".join(f"{cell:11.3f}" for cell in cells))
 
 
-class Loop:
-    """Sequences of CONTEXT tokens, decoded side by side."""
+@dataclass
+class Times:
+    """Seconds of every measured step."""
 
-    def __init__(self, runner: StepRunner, rows: int, sampling: SamplingParams) -> None:
+    start: list[float] = field(default_factory=list)
+    engine: list[float] = field(default_factory=list)
+    sample: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+
+    def add(self, start: float, total: float, result: StepResult) -> None:
+        self.start.append(start)
+        self.engine.append(result.engine_seconds)
+        self.sample.append(result.sample_seconds)
+        self.total.append(total)
+
+    def medians_ms(self) -> list[float]:
+        return [1e3 * statistics.median(times) for times in (self.start, self.engine, self.sample, self.total)]
+
+
+class Bench:
+    """One runner and its sequences: they prefill CONTEXT tokens, then decode side by side."""
+
+    def __init__(self, runner: StepRunner) -> None:
         self.runner = runner
-        self.step = 0
-        size = runner.limits.block_size
-        blocks = -(-(CONTEXT + 512) // size)
-        generator = np.random.default_rng(1)
-        self.past = CONTEXT
-        self.tables = [array("i", range(row * blocks, (row + 1) * blocks)) for row in range(rows)]
-        self.prompts = [
-            array("i", generator.integers(0, runner.limits.vocab_size, CONTEXT).tolist()) for _ in range(rows)
-        ]
-        self.specs = [SequenceSpec(row + 1, 0, sampling, prompt) for row, prompt in enumerate(self.prompts)]
+        self._step = 0
+        self._sequences = 0
+        self._generator = np.random.default_rng(1)
 
-    def prefill(self) -> float:
-        """Seconds of one prompt, the median over the sequences."""
-        times = []
-        for spec, table in zip(self.specs, self.tables, strict=True):
-            row = Row(spec.sequence, spec.prompt, 0, (table,), Sample())
-            began = time.perf_counter()
-            self._run([row], (spec,))
-            times.append(time.perf_counter() - began)
-        # One token each in one step, so that the next may carry them on.
-        self._run(
-            [
-                Row(s.sequence, array("i", [1]), self.past, (t,), Sample())
-                for s, t in zip(self.specs, self.tables, strict=True)
-            ]
-        )
-        self.past += 1
-        return statistics.median(times)
+    def run(
+        self, rows: list[Row], times: Times, opened: Sequence[SequenceSpec] = (), closed: Sequence[int] = ()
+    ) -> None:
+        self._step += 1
+        plan = StepPlan(self._step, rows, opened=opened, closed=closed)
+        began = time.perf_counter()
+        handle = self.runner.start(plan)
+        started = time.perf_counter()
+        result = handle.result()
+        times.add(started - began, time.perf_counter() - began, result)
 
-    def decode(self, steps: int) -> StepTimes:
-        starts, engines, samples, totals = [], [], [], []
-        for _ in range(steps):
-            rows = [
-                Row(s.sequence, None, self.past, (t,), Sample()) for s, t in zip(self.specs, self.tables, strict=True)
-            ]
-            self.step += 1
-            plan = StepPlan(self.step, rows)
-            began = time.perf_counter()
-            handle = self.runner.start(plan)
-            starts.append(time.perf_counter() - began)
-            result = handle.result()
-            totals.append(time.perf_counter() - began)
-            engines.append(result.engine_seconds)
-            samples.append(result.sample_seconds)
-            self.past += 1
-        return StepTimes(*(1e3 * statistics.median(times) for times in (starts, engines, samples, totals)))
+    def open(self, count: int) -> list[tuple[SequenceSpec, TokenArray]]:
+        """New sequences with tables for CONTEXT tokens and 512 more."""
+        blocks = -(-(CONTEXT + 512) // self.runner.limits.block_size)
+        made = []
+        for at in range(count):
+            self._sequences += 1
+            ids = array("i", self._generator.integers(0, self.runner.limits.vocab_size, CONTEXT).tolist())
+            made.append(
+                (
+                    SequenceSpec(self._sequences, 0, SamplingParams(), ids),
+                    array("i", range(at * blocks, (at + 1) * blocks)),
+                )
+            )
+        return made
 
-    def close(self) -> None:
-        self.step += 1
-        self.runner.start(StepPlan(self.step, [], closed=[spec.sequence for spec in self.specs])).result()
-
-    def _run(self, rows: list[Row], opened: tuple[SequenceSpec, ...] = ()) -> None:
-        self.step += 1
-        self.runner.start(StepPlan(self.step, rows, opened=opened)).result()
+    def measure(self, rows: int, steps: int) -> tuple[Times, Times]:
+        """Prefills, one a step, and decode steps of all."""
+        prefills, decodes, ignored = Times(), Times(), Times()
+        sequences = self.open(rows)
+        for spec, table in sequences:
+            self.run([Row(spec.sequence, spec.prompt, 0, (table,), Sample())], prefills, opened=[spec])
+        first = [Row(spec.sequence, array("i", [1]), CONTEXT, (table,), Sample()) for spec, table in sequences]
+        self.run(first, ignored)
+        for past in range(CONTEXT + 1, CONTEXT + 1 + steps):
+            self.run([Row(spec.sequence, None, past, (table,), Sample()) for spec, table in sequences], decodes)
+        self.run([], ignored, closed=[spec.sequence for spec, _ in sequences])
+        return prefills, decodes
 
 
-def bench_steps(directory: Path, row_counts: list[int], steps: int, threads: int | None) -> None:
-    blocks = max(row_counts) * -(-(CONTEXT + 512) // 32)
-    runner = load(directory, kv_blocks=blocks, threads=threads)
-    print(f"load: {runner.load_timings}")
-    step = 0
-    print(f"{'rows':>5s}{'start':>9s}{'engine':>9s}{'sample':>9s}{'total':>9s}  ms {'decode':>9s}{'prefill':>9s} tok/s")
+def blocks_for(rows: int) -> int:
+    return rows * -(-(CONTEXT + 512) // 32)
+
+
+def report(name: str, rows: int, prefills: Times, decodes: Times) -> None:
+    start, engine, sample, total = decodes.medians_ms()
+    prefill = statistics.median(prefills.total)
+    print(
+        f"{name:28s}{rows:5d}{start:9.3f}{engine:9.3f}{sample:9.3f}{total:9.3f}{rows / total * 1e3:10.1f}{CONTEXT / prefill:10.0f}",
+        flush=True,
+    )
+
+
+def bench_steps(
+    directory: Path, row_counts: Sequence[int], steps: int, threads: int | None, compare: str | None
+) -> None:
+    """With ``compare``, two runners take turns of ten steps, so that a noisy neighbour hurts both alike."""
+    variants: dict[str, dict[str, str] | None] = {"as served": None}
+    if compare:
+        variants[compare] = dict(pair.split("=", 1) for pair in compare.split(","))
+    benches = {}
+    for name, properties in variants.items():
+        runner = load(directory, kv_blocks=blocks_for(max(row_counts)), threads=threads, properties=properties)
+        print(f"{name}: {runner.load_timings}")
+        benches[name] = Bench(runner)
+    print(
+        f"{'':28s}{'rows':>5s}{'start':>9s}{'engine':>9s}{'sample':>9s}{'total':>9s}{'decode/s':>10s}{'prefill/s':>10s}"
+    )
     for rows in row_counts:
-        loop = Loop(runner, rows, SamplingParams())
-        loop.step = step
-        loop.prefill()
-        times = loop.decode(steps)
-        loop.close()
-        again = Loop(runner, rows, SamplingParams())
-        again.step, again.specs = (
-            loop.step,
-            [SequenceSpec(1000 + spec.sequence, 0, spec.sampling, spec.prompt) for spec in loop.specs],
-        )
-        prefill = again.prefill()
-        again.close()
-        step = again.step
-        cells = "".join(f"{cell:9.3f}" for cell in (times.start, times.engine, times.sample, times.total))
-        print(f"{rows:5d}{cells}     {rows / times.total * 1e3:9.1f}{CONTEXT / prefill:9.0f}")
-    runner.close()
+        measured = {name: (Times(), Times()) for name in benches}
+        for _ in range(max(1, steps // 10)):
+            for name, bench in benches.items():
+                for kept, new in zip(measured[name], bench.measure(rows, 10), strict=True):
+                    for part in ("start", "engine", "sample", "total"):
+                        getattr(kept, part).extend(getattr(new, part))
+        for name, (prefills, decodes) in measured.items():
+            report(name, rows, prefills, decodes)
+    for bench in benches.values():
+        bench.runner.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, nargs="?")
-    parser.add_argument("--sampling", action="store_true")
+    parser.add_argument("--sampling", action="store_true", help="only the sampler, on made-up logits")
     parser.add_argument("--rows", default="1,8,32")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--compare", metavar="NAME=VALUE,...", help="plugin properties to set against what is served")
     chosen = parser.parse_args()
     row_counts = [int(rows) for rows in chosen.rows.split(",")]
     if chosen.sampling or chosen.directory is None:
         bench_sampling(row_counts)
     if chosen.directory is not None:
-        bench_steps(chosen.directory, row_counts, chosen.steps, chosen.threads)
+        bench_steps(chosen.directory, row_counts, chosen.steps, chosen.threads, chosen.compare)
 
 
 if __name__ == "__main__":

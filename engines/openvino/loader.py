@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -31,18 +32,19 @@ def load_runner(
     max_rows: int,
     max_step_tokens: int,
     manifest: EngineManifest | None,
+    properties: Mapping[str, str] | None,
 ) -> OpenVinoStepRunner:
     """See :func:`engines.openvino.load`."""
     _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
     manifest = manifest or read_manifest(directory)
-    properties = compile_properties(manifest.numerics, usable_cores() if threads is None else threads)
+    compiled_with = compile_properties(manifest.numerics, usable_cores() if threads is None else threads, properties)
     core = ov.Core()
     started = time.perf_counter()
     model = _read(core, directory / MODEL_NAME)
     read = time.perf_counter()
     page(model)
     transformed = time.perf_counter()
-    compiled = _compile(core, model, properties)
+    compiled = _compile(core, model, compiled_with)
     compiled_at = time.perf_counter()
     _check_shapes(compiled, manifest)
     memory = KvMemory(compiled, _block_count(bytes_per_block(compiled), kv_bytes, kv_blocks))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engines.contract import EngineLoadError
 from engines.manifest import Numerics
 
@@ -12,10 +14,11 @@ _QUANTISATION_GROUP = "32"
 Properties = dict[str, str]
 
 
-def compile_properties(numerics: Numerics, threads: int) -> Properties:
+def compile_properties(numerics: Numerics, threads: int, further: Mapping[str, str] | None = None) -> Properties:
     """Every numeric property is set: the plugin's defaults depend on the machine, an engine's numerics must not.
 
-    Raises EngineLoadError for numerics that the plugin does not know, or compiles and then fails to run.
+    ``further`` are properties to add. Raises EngineLoadError for numerics that the plugin does not know, or compiles and then fails to
+    run, and for a further property that is set here already.
     """
     _require("kv_cache", numerics.kv_cache, _KV_PRECISIONS)
     _require("activations", numerics.activations, _ACTIVATIONS)
@@ -25,7 +28,7 @@ def compile_properties(numerics: Numerics, threads: int) -> Properties:
         )
     if threads < 1:
         raise EngineLoadError(f"threads: must be at least 1, got {threads}")
-    return {
+    properties = {
         "INFERENCE_PRECISION_HINT": numerics.activations,
         "KV_CACHE_PRECISION": numerics.kv_cache,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _QUANTISATION_GROUP if numerics.dynamic_quantisation else "0",
@@ -33,6 +36,13 @@ def compile_properties(numerics: Numerics, threads: int) -> Properties:
         "NUM_STREAMS": "1",
         "INFERENCE_NUM_THREADS": str(threads),
     }
+    for name, value in (further or {}).items():
+        if name in properties:
+            raise EngineLoadError(
+                f"properties: {name} is {properties[name]} by the manifest or an option, got {value!r}"
+            )
+        properties[name] = value
+    return properties
 
 
 def _require(field: str, value: str, known: tuple[str, ...]) -> None:

@@ -52,3 +52,11 @@ def test_bf16_keys_and_values_go_with_bf16_activations() -> None:
 def test_threads_must_be_positive() -> None:
     with pytest.raises(EngineLoadError, match="threads: must be at least 1, got 0"):
         compile_properties(numerics(), 0)
+
+
+def test_further_properties_add_and_never_replace() -> None:
+    assert compile_properties(numerics(), 1, {"ENABLE_CPU_PINNING": "NO"})["ENABLE_CPU_PINNING"] == "NO"
+    with pytest.raises(
+        EngineLoadError, match="properties: KV_CACHE_PRECISION is f32 by the manifest or an option, got 'u8'"
+    ):
+        compile_properties(numerics(), 1, {"KV_CACHE_PRECISION": "u8"})
