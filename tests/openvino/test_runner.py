@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from engines.contract import EngineDeadError, PlanError, Sample, Score, StepError
@@ -141,15 +140,12 @@ def test_every_call_after_close_says_so(runner: OpenVinoStepRunner) -> None:
     assert handle.done()
 
 
-def close_after(runner: OpenVinoStepRunner, delay: float) -> None:
-    time.sleep(delay)
-    runner.close()
-
-
-def step_until_dead(runner: OpenVinoStepRunner) -> int:
-    """Steps that gave a result before EngineDeadError ended it."""
+def step_until_dead(runner: OpenVinoStepRunner, reached: threading.Event, after: int) -> int:
+    """Steps that gave a result before EngineDeadError ended it; ``reached`` is set when there are ``after`` of them."""
     steps, done = Steps(runner), 0
     while True:
+        if done == after:
+            reached.set()
         try:
             steps.run(row(1, tokens(100), 0, [0, 1, 2, 3]), opened=[] if done else [spec(1)])
         except EngineDeadError:
@@ -157,16 +153,20 @@ def step_until_dead(runner: OpenVinoStepRunner) -> int:
         done += 1
 
 
+def close_when(runner: OpenVinoStepRunner, reached: threading.Event, delay: float) -> None:
+    reached.wait()
+    time.sleep(delay)
+    runner.close()
+
+
 def test_close_from_another_thread_at_any_moment() -> None:
     """Whatever it meets, the thread that steps gets results and then EngineDeadError, and the process lives."""
-    done = []
-    for delay in np.linspace(0.0, 0.05, 8).tolist():
-        runner = tiny_runner()
-        closer = threading.Thread(target=close_after, args=(runner, delay))
+    for after, delay in ((0, 0.0), (1, 0.0), (3, 0.001), (3, 0.002), (3, 0.003), (5, 0.005)):
+        runner, reached = tiny_runner(), threading.Event()
+        closer = threading.Thread(target=close_when, args=(runner, reached, delay))
         closer.start()
-        done.append(step_until_dead(runner))
+        assert step_until_dead(runner, reached, after) >= after
         closer.join()
-    assert max(done) > 0
 
 
 def test_done_without_asking_for_the_result(runner: OpenVinoStepRunner) -> None:
