@@ -12,7 +12,7 @@ from build_scripts.errors import BuildError, SourceError
 from build_scripts.numerics import NumericsChoice
 from build_scripts.progress import Reporter
 from build_scripts.source import KNOWN_MODELS
-from build_scripts.stages import StageState, explain
+from build_scripts.stages import Finished, StageState, explain
 from build_scripts.trtllm import build as checkpoint_build
 from build_scripts.trtllm.layout import Layout
 from build_scripts.trtllm.record import RECORD_NAME, read_record
@@ -53,7 +53,7 @@ def _engine(directory: Path, model: str | None, cache: Path, reporter: Reporter)
     choice = NumericsChoice(numerics.weights, numerics.kv_cache, numerics.activations)
     request = engine_build.BuildRequest(model or locate(manifest.source), directory, choice, cache)
     plan = engine_build.make_plan(request, reporter)
-    stages = explain(manifest.stages, list(plan.stage_inputs().items()))
+    stages = explain(Finished(directory, manifest.stages), list(plan.stage_inputs().items()))
     return Rebuild(directory, stages, lambda report: engine_build.build(plan, report))
 
 
@@ -70,7 +70,7 @@ def _checkpoint(directory: Path, model: str | None, cache: Path, reporter: Repor
         cache=cache,
     )
     plan = checkpoint_build.make_plan(request, reporter)
-    stages = explain(record.stages, plan.stage_inputs())
+    stages = explain(Finished(directory, record.stages), plan.stage_inputs())
     return Rebuild(directory, stages, lambda report: checkpoint_build.build(plan, report))
 
 

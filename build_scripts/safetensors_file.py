@@ -139,25 +139,28 @@ class SafetensorsWriter:
         self._header = struct.pack("<Q", len(text)) + text
         self._missing = set(declared)
         self.nbytes = len(self._header) + offset
-        self._file = path.open("wb")
+        self._file = path.open("wb", buffering=0)
 
     def write(self, name: str, values: NDArray[Any]) -> None:
         """Raises ValueError for a tensor that was declared otherwise."""
         entry = self._entries[name]
         if values.shape != entry.shape or values.dtype != STORED[entry.dtype]:
             raise ValueError(f"{name}: declared {entry.dtype} {entry.shape}, given {values.dtype} {values.shape}")
-        self._file.seek(len(self._header) + entry.start)
-        np.ascontiguousarray(values).tofile(self._file)
+        self._put(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, len(self._header) + entry.start)
         self._missing.discard(name)
 
     def close(self) -> None:
         if self._missing:
             raise ValueError(f"{min(self._missing)} was declared and never written ({len(self._missing)} such)")
-        self._file.seek(0)
-        self._file.write(self._header)
-        self._file.flush()
+        self._put(memoryview(self._header), 0)
         os.fsync(self._file.fileno())
         self._file.close()
+
+    def _put(self, data: memoryview, offset: int) -> None:
+        """All of it; a disk that is full says so by its errno, which NumPy's own writing would lose."""
+        while data:
+            written = os.pwrite(self._file.fileno(), data, offset)
+            data, offset = data[written:], offset + written
 
     def __enter__(self) -> Self:
         return self

@@ -150,16 +150,18 @@ class StageState:
     why: str
 
 
-def explain(recorded: Sequence[StageRecord], planned: Sequence[tuple[str, Inputs]]) -> list[StageState]:
+def explain(finished: Finished, planned: Sequence[tuple[str, Inputs]]) -> list[StageState]:
     """Which stages a build would do again, and what changed."""
-    by_name = {record.name: record for record in recorded}
-    return [_state(name, by_name.get(name), inputs) for name, inputs in planned]
+    by_name = {record.name: record for record in finished.stages}
+    return [_state(finished.directory, name, by_name.get(name), inputs) for name, inputs in planned]
 
 
-def _state(name: str, record: StageRecord | None, inputs: Inputs) -> StageState:
+def _state(directory: Path, name: str, record: StageRecord | None, inputs: Inputs) -> StageState:
     if record is None:
         return StageState(name, stale=True, why="not recorded")
     if record.key == stage_key(name, inputs):
+        if not files_stand(directory, record.files):
+            return StageState(name, stale=True, why="its files are not what was built")
         return StageState(name, stale=False, why="up to date")
     changes = [
         f"{field} {_short(record.inputs.get(field))} -> {_short(inputs.get(field))}"
