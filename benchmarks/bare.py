@@ -50,12 +50,12 @@ class BareRun(msgspec.Struct, frozen=True):
 class BareLoop:
     """Runs sets of prompts one after another on one runner. Not thread-safe."""
 
-    def __init__(self, runner: StepRunner, step_tokens: int, end_ids: frozenset[int]) -> None:
+    def __init__(self, runner: StepRunner, step_tokens: int, end_ids: frozenset[int], first_sequence: int = 0) -> None:
         self._runner = runner
         self._end_ids = end_ids
         self._budget = min(step_tokens, runner.limits.max_step_tokens)
         self._step = 0
-        self._sequences = 0
+        self._sequences = first_sequence
 
     def run(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> BareRun:
         """Every prompt at once, greedily, each until an end token or ``max_tokens``."""

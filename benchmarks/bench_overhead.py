@@ -1,103 +1,127 @@
-"""What the server adds to the runner: the same model, machine and prompts, bare and served in turn, medians over rounds.
+"""What the server adds to the runner: one process, one runner, driven bare and by the server in turn; medians over rounds.
 
-Bare is benchmarks/bare.py in this process; served is `firsttoken serve` in a process of its own, asked over gRPC by this one.
-Both use the same engine, step budget, thread count and prompts, greedily. Prompts are fresh in every round, so that the
-prefix cache never helps. The client's own work runs on the same cores and counts against the server.
+Two loads of one engine differ by several per cent by where their memory happens to lie, which is more than what is measured here.
+So the server runs in this process, asked over gRPC by a client in a process of its own, and between its rounds
+benchmarks/bare.py drives the very same runner. Greedy, same prompts, fresh in every round, so that the prefix cache never helps.
+The client's own work runs on the same cores and counts against the server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import logging
+import multiprocessing
 import statistics
-import time
-from collections.abc import Sequence
+import threading
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Self
 
-import grpc
-import msgspec
 import numpy as np
+import structlog
 
-import engines.openvino
-from benchmarks.bare import BareLoop
+from benchmarks.asking import ServedRun, answer
+from benchmarks.bare import BareLoop, BareRun
 from benchmarks.figure import Figure, at_least, at_most
-from benchmarks.served import Served, serving
+from benchmarks.shared_runner import SharedRunner
+from engines.openvino import load
 from engines.openvino.loader import read_manifest
-from protos.firsttoken.v1 import generation_pb2 as pb
-from protos.firsttoken.v1 import generation_pb2_grpc as rpc
+from server.app import App
+from server.assembly import chat_template, step_engine, text_tokenizer
+from server.config import Config
+from server.loading import LoadedModel
+from server.phases import Phases
 from tests.engines_built import default_engine
 
-ROUNDS = 7
-SINGLE_ROUNDS, SINGLE_PROMPT, SINGLE_TOKENS = 25, 32, 32
-CROWD, CROWD_PROMPT, CROWD_TOKENS = 16, 64, 64
-STEP_TOKENS = 512
-
-
-class ServedRun(msgspec.Struct, frozen=True):
-    ttfts: list[float]
-    gaps: list[float]
-    tokens_per_second: float
+SINGLE_ROUNDS, SINGLE_PROMPT, SINGLE_TOKENS = 41, 16, 24
+CROWD_ROUNDS, CROWD, CROWD_PROMPT, CROWD_TOKENS = 7, 16, 64, 64
 
 
 def figures() -> list[Figure]:
-    engine = default_engine()
-    runner = engines.openvino.load(engine)
-    bare = BareLoop(runner, STEP_TOKENS, frozenset(read_manifest(engine).tokenizer.end_ids))
+    config = Config.model_validate(
+        {"grpc": {"port": 0}, "http": {"port": 0}, "telemetry": {"log_level": "error", "log_requests": False}}
+    )
+    directory = default_engine()
+    manifest = read_manifest(directory)
+    scheduler = config.scheduler
+    runner = SharedRunner(load(directory, max_rows=scheduler.max_sequences, max_step_tokens=scheduler.step_tokens))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    loading: Future[LoadedModel] = Future()
+    tokenizer = text_tokenizer(manifest, (directory / "tokenizer.json").read_text(encoding="utf-8"))
+    loading.set_result(
+        LoadedModel(step_engine(runner, manifest, config), tokenizer, chat_template(manifest, tokenizer))
+    )
+    bare = BareLoop(runner, scheduler.step_tokens, frozenset(manifest.tokenizer.end_ids), runner.first_foreign_sequence)
+    return asyncio.run(_serve_and_compare(App(config, loading, Phases()), bare, runner.limits.vocab_size))
+
+
+async def _serve_and_compare(app: App, bare: BareLoop, vocabulary: int) -> list[Figure]:
+    """The server lives in this loop; the comparing happens in a thread, as it blocks."""
+    life = asyncio.create_task(app.run())
+    while not app.readiness.ready:
+        if life.done():
+            raise RuntimeError(f"the server ended with {life.result()}")
+        await asyncio.sleep(0.05)
+    compared: Future[list[Figure]] = Future()
+
+    def compare() -> None:
+        try:
+            with _Client(f"127.0.0.1:{app.grpc_port}") as client:
+                compared.set_result(_compare(bare, client, vocabulary))
+        except BaseException as error:
+            compared.set_exception(error)
+            raise
+
+    threading.Thread(target=compare, name="bench", daemon=True).start()
     try:
-        with serving(engine, "--scheduler.step_tokens", str(STEP_TOKENS)) as server:
-            return asyncio.run(_compare(bare, server, runner.limits.vocab_size))
+        return await asyncio.wrap_future(compared)
     finally:
-        runner.close()
+        app.request_stop()
+        await life
 
 
-async def _compare(bare: BareLoop, server: Served, vocabulary: int) -> list[Figure]:
-    prompts = _Prompts(vocabulary)
-    ttfts: list[float] = []
-    itls: list[float] = []
-    shares: list[float] = []
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        stub = rpc.GenerationStub(channel)
-        await _ask_all(stub, prompts.take(CROWD, CROWD_PROMPT), 8)  # both warm
-        bare.run(prompts.take(CROWD, CROWD_PROMPT), 8)
-        for _ in range(SINGLE_ROUNDS):
-            asked = prompts.take(1, SINGLE_PROMPT)
-            alone, served = bare.run(asked, SINGLE_TOKENS), await _ask_all(stub, asked, SINGLE_TOKENS)
-            ttfts.append(served.ttfts[0] - alone.ttfts[0])
-            itls.append(statistics.median(served.gaps) - statistics.median(alone.gaps))
-        for _ in range(ROUNDS):
-            asked = prompts.take(CROWD, CROWD_PROMPT)
-            crowd, served = bare.run(asked, CROWD_TOKENS), await _ask_all(stub, asked, CROWD_TOKENS)
-            shares.append(served.tokens_per_second / crowd.tokens_per_second)
+def _compare(bare: BareLoop, client: _Client, vocabulary: int) -> list[Figure]:
+    random = np.random.default_rng(7)
+
+    def prompts(count: int, length: int) -> list[list[int]]:
+        drawn: list[list[int]] = random.integers(1000, vocabulary, (count, length)).tolist()
+        return drawn
+
+    def both(count: int, length: int, tokens: int) -> tuple[BareRun, ServedRun]:
+        asked = prompts(count, length)
+        return bare.run(asked, tokens), client.ask(asked, tokens)
+
+    both(CROWD, CROWD_PROMPT, 8)  # warm, both
+    singles = [both(1, SINGLE_PROMPT, SINGLE_TOKENS) for _ in range(SINGLE_ROUNDS)]
+    crowds = [both(CROWD, CROWD_PROMPT, CROWD_TOKENS) for _ in range(CROWD_ROUNDS)]
+    ttft = statistics.median(served.ttfts[0] - alone.ttfts[0] for alone, served in singles)
+    itl = statistics.median(statistics.median(served.gaps) - statistics.median(alone.gaps) for alone, served in singles)
+    share = statistics.median(served.tokens_per_second / alone.tokens_per_second for alone, served in crowds)
     return [
-        at_least("throughput at 16 streams, share of the bare runner's", 90, 100 * statistics.median(shares), "%"),
-        at_most("TTFT added at one stream, p50", 5, 1e3 * statistics.median(ttfts), "ms"),
-        at_most("ITL added at one stream, p50", 0.5, 1e3 * statistics.median(itls), "ms"),
+        at_least("throughput at 16 streams, share of the bare runner's", 90, 100 * share, "%"),
+        at_most("TTFT added at one stream, p50", 5, 1e3 * ttft, "ms"),
+        at_most("ITL added at one stream, p50", 0.5, 1e3 * itl, "ms"),
     ]
 
 
-class _Prompts:
-    """Never the same prompt twice."""
+class _Client:
+    """The asking side, in a process of its own."""
 
-    def __init__(self, vocabulary: int) -> None:
-        self._random = np.random.default_rng(7)
-        self._vocabulary = vocabulary
+    def __init__(self, address: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._pipe: Connection = ours
+        self._process = context.Process(target=answer, args=(address, theirs), daemon=True)
+        self._process.start()
 
-    def take(self, count: int, length: int) -> list[list[int]]:
-        drawn: list[list[int]] = self._random.integers(1000, self._vocabulary, (count, length)).tolist()
-        return drawn
+    def ask(self, prompts: list[list[int]], max_tokens: int) -> ServedRun:
+        self._pipe.send((prompts, max_tokens))
+        run: ServedRun = self._pipe.recv()
+        return run
 
+    def __enter__(self) -> Self:
+        return self
 
-async def _ask_all(stub: rpc.GenerationStub, prompts: Sequence[Sequence[int]], max_tokens: int) -> ServedRun:
-    started = time.perf_counter()
-    arrivals = await asyncio.gather(*(_ask(stub, prompt, max_tokens) for prompt in prompts))
-    end = max(times[-1] for times in arrivals)
-    gaps = [b - a for times in arrivals for a, b in itertools.pairwise(times)]
-    return ServedRun([times[0] - started for times in arrivals], gaps, sum(map(len, arrivals)) / (end - started))
-
-
-async def _ask(stub: rpc.GenerationStub, prompt: Sequence[int], max_tokens: int) -> list[float]:
-    """When each token arrived."""
-    request = pb.GenerateRequest(prompt=pb.Prompt(token_ids=pb.TokenIds(ids=prompt)), max_tokens=max_tokens)
-    times: list[float] = []
-    async for message in stub.Generate(request):
-        times += [time.perf_counter()] * len(message.delta.tokens)
-    return times
+    def __exit__(self, *_: object) -> None:
+        self._pipe.send(None)
+        self._process.join(10)
