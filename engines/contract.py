@@ -187,7 +187,7 @@ class Output(msgspec.Struct, frozen=True):
 
     sequence: int
     tokens: tuple[int, ...] = ()
-    """Drawn tokens, one or more (speculation); empty for Score."""
+    """Drawn tokens, one or more (speculation); empty for Score, and where the sequence's own bans and guide leave no token."""
     logprobs: tuple[float, ...] = ()
     """Natural log-probabilities: of the drawn tokens where the sampler was asked for them, or of Score's targets."""
     top: tuple[tuple[tuple[int, float], ...], ...] = ()

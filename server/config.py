@@ -77,6 +77,8 @@ class SchedulerConfig(Section):
     """A prompt with more tokens than this to go takes only its share of a step while others wait, so that short ones pass it."""
     min_copy_tokens: Annotated[int, Field(ge=1)] = 4
     """Least number of tokens for which a partly matching block of the prefix cache is copied."""
+    max_score_tokens: Annotated[int, Field(ge=1)] = 128
+    """Prompt tokens of one request whose log-probabilities one step computes. Each takes a row of logits as long as the vocabulary."""
     max_prefix_waits: Annotated[int, Field(ge=0)] = 4
     """Steps in a row that a prompt waits for another one that computes the same prefix."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01

@@ -40,6 +40,8 @@ class FinishReason(Enum):
     """A deadline of the client's passed."""
     OVERLOADED = "overloaded"
     """Dropped by a cap after it was queued."""
+    IMPOSSIBLE = "impossible"
+    """The request's own bans and guide leave no token that may come next."""
     ENGINE_FAILED = "engine_failed"
 
     @property
@@ -74,6 +76,20 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     ttft_deadline: float | None
     """Its first token must be out by then."""
     n: int = 1
+    """Sequences that share the prompt. Above 1, max_tokens is at least 1."""
+    prompt_logprobs: int | None = None
+    """None = none; k = log-probabilities of the prompt's own tokens, and of the k likeliest beside each. Such a prompt reads nothing
+    from the prefix cache."""
+
+
+class PromptScored(msgspec.Struct, frozen=True, tag="prompt_scored"):
+    """Log-probabilities of a run of the prompt's tokens. Before the request's first TokensEvent, in order, without gaps."""
+
+    request: int
+    first: int
+    """Place in the prompt, counted from 0, of the first token scored: at least 1."""
+    logprobs: tuple[float, ...]
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 class TokensEvent(msgspec.Struct, frozen=True, tag="tokens"):
@@ -115,6 +131,7 @@ class RequestFinished(msgspec.Struct, frozen=True, tag="request_finished"):
 
     request: int
     reason: FinishReason
+    """Of n sequences: the first failure, in their order, where one failed."""
     prompt_tokens: int
     cached_tokens: int
     """Prompt tokens whose keys and values came from the prefix cache when the request was first seated."""
@@ -122,7 +139,7 @@ class RequestFinished(msgspec.Struct, frozen=True, tag="request_finished"):
     preemptions: int = 0
 
 
-Event: TypeAlias = TokensEvent | SequenceFinished | RequestFinished
+Event: TypeAlias = PromptScored | TokensEvent | SequenceFinished | RequestFinished
 Deliver: TypeAlias = Callable[[list[Event]], None]
 """Called on the engine thread, once per step, with first tokens first. Must not block."""
 

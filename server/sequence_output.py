@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 from server.engine import FinishReason, SequenceFinished
 from server.text.output import OutputDelta, StopHit
 
+Likeliest = tuple[tuple[int, float], ...]
+"""The likeliest tokens of one position with their log-probabilities, best first."""
+
 
 class TextStage(Protocol):
     """The text of one sequence: :class:`server.text.output.OutputText`."""
@@ -27,13 +30,17 @@ class Delta(NamedTuple):
     tokens: list[int]
     """End-of-sequence and stop tokens are not among them."""
     text: str
+    logprobs: Sequence[float] = ()
+    """One for each of ``tokens``, where asked for."""
+    top: Sequence[Likeliest] = ()
+    """As ``logprobs``."""
 
 
 class SequenceOutput:
     """A sequence ends once: where the text stage finds a stop string, or where the engine ends it, whichever comes first in the
     order of its tokens. Event loop only."""
 
-    __slots__ = ("_generated", "_received", "_text", "_texts", "_tokens", "ended", "index")
+    __slots__ = ("_generated", "_logprobs", "_received", "_text", "_texts", "_tokens", "_top", "ended", "index")
 
     def __init__(self, index: int, text: TextStage) -> None:
         self.index = index
@@ -45,6 +52,8 @@ class SequenceOutput:
         """Tokens that the engine says it generated; 0 until it ended the sequence."""
         self._tokens: list[int] = []
         self._texts: list[str] = []
+        self._logprobs: list[float] = []
+        self._top: list[Likeliest] = []
 
     @property
     def completion_tokens(self) -> int:
@@ -60,12 +69,17 @@ class SequenceOutput:
         """What ended the output; empty where it was no stop string."""
         return self._text.stopped.string if self._text.stopped is not None else ""
 
-    def take(self, tokens: Sequence[int]) -> bool:
+    def take(self, tokens: Sequence[int], logprobs: Sequence[float] = (), top: Sequence[Likeliest] = ()) -> bool:
         """Further tokens. True where they complete a stop string, which ends the sequence here and now."""
         self._received += len(tokens)
         if self.ended is not None:
             return False
-        self._keep(self._text.feed(tokens))
+        new = self._text.feed(tokens)
+        self._keep(new)
+        if logprobs:
+            # Hidden tokens, and those after a stop, come last: those shown are the first.
+            self._logprobs.extend(logprobs[: len(new.tokens)])
+            self._top.extend(top[: len(new.tokens)])
         if self._text.stopped is None:
             return False
         self.ended = FinishReason.STOP_STRING
@@ -88,8 +102,10 @@ class SequenceOutput:
         """What no reader has had yet; None where there is nothing."""
         if not self._tokens and not self._texts:
             return None
-        delta = Delta(self.index, self._tokens, "".join(self._texts))
+        delta = Delta(self.index, self._tokens, "".join(self._texts), self._logprobs, self._top)
         self._tokens, self._texts = [], []
+        if self._logprobs:
+            self._logprobs, self._top = [], []
         return delta
 
     def _keep(self, new: OutputDelta) -> None:

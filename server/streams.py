@@ -20,6 +20,7 @@ from server.engine import (
     Event,
     FinishReason,
     GenerationRequest,
+    PromptScored,
     RequestFinished,
     SequenceFinished,
     Timings,
@@ -27,6 +28,7 @@ from server.engine import (
 )
 from server.errors import (
     DeadlineError,
+    InvalidRequestError,
     OverloadedError,
     ReaderStalledError,
     RequestCancelledError,
@@ -93,6 +95,7 @@ class Stream:
         self._engine = engine
         self.observer = observer
         self._clock = clock
+        self._scored: list[PromptScored] = []
         self._mail: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
         self._last_delta: float | None = None
@@ -157,6 +160,11 @@ class Stream:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
+    def take_scored(self) -> list[PromptScored]:
+        """The prompt's log-probabilities that are new. All of them are there when the first output is."""
+        scored, self._scored = self._scored, []
+        return scored
+
     def attach(self, reader: asyncio.Task[object] | None) -> None:
         """The task that reads and writes; it is cancelled when it stalls in a write."""
         self._reader = reader
@@ -203,10 +211,12 @@ class Stream:
         for event in mail:
             if isinstance(event, TokensEvent):
                 output = self.outputs[event.sequence]
-                if output.take(event.tokens):
+                if output.take(event.tokens, event.logprobs, event.top):
                     self._engine.stop(event.request, event.sequence, output.completion_tokens)
             elif isinstance(event, SequenceFinished):
                 self.outputs[event.sequence].finish(event)
+            elif isinstance(event, PromptScored):
+                self._scored.append(event)
             else:
                 self.finished = event
 
@@ -229,6 +239,10 @@ class Stream:
             return OverloadedError(
                 "dropped from the queue: the server is overloaded", reason="dropped", retry_after=1.0
             )
+        if reason is FinishReason.IMPOSSIBLE:
+            return InvalidRequestError(
+                "sampling", "its bans, biases and guide together leave no token that may come next"
+            )
         if reason is FinishReason.ENGINE_FAILED:
             return UnavailableError("the engine failed while it ran this request", retry_after=1.0)
         return RequestCancelledError("the request was cancelled")
@@ -238,7 +252,8 @@ class Stream:
         if self._last_delta is None:
             self.observer.first_delta(self.request, now - self.request.arrival)
         else:
-            tokens = sum(len(delta.tokens) for delta in deltas)
+            # Of several outputs the one with most: they run side by side.
+            tokens = max(len(delta.tokens) for delta in deltas)
             if tokens:
                 self.observer.next_delta(self.request, (now - self._last_delta) / tokens)
         self._last_delta = now

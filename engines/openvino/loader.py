@@ -16,6 +16,7 @@ from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block
 from engines.openvino.runner import LoadTimings, OpenVinoStepRunner
 from engines.openvino.settings import compile_properties
+from engines.sampling.constraint import Constraints
 
 MODEL_NAME = "model.xml"
 DEFAULT_KV_BYTES = 1 << 30
@@ -33,6 +34,7 @@ def load_runner(
     max_step_tokens: int,
     manifest: EngineManifest | None,
     properties: Mapping[str, str] | None,
+    constraints: Constraints | None,
 ) -> OpenVinoStepRunner:
     """See :func:`engines.openvino.load`."""
     _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
@@ -50,7 +52,15 @@ def load_runner(
     memory = KvMemory(compiled, _block_count(bytes_per_block(compiled), kv_bytes, kv_blocks))
     allocated = time.perf_counter()
     timings = LoadTimings(read - started, transformed - read, compiled_at - transformed, allocated - compiled_at)
-    return OpenVinoStepRunner(manifest, compiled, memory, timings, max_rows=max_rows, max_step_tokens=max_step_tokens)
+    return OpenVinoStepRunner(
+        manifest,
+        compiled,
+        memory,
+        timings,
+        max_rows=max_rows,
+        max_step_tokens=max_step_tokens,
+        constraints=constraints,
+    )
 
 
 def read_manifest(directory: Path) -> EngineManifest:

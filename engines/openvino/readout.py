@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engines.contract import Output, Row, Sample, Score
 from engines.openvino.layout import StepLayout
-from engines.sampling.sampler import Draws, Sampler
+from engines.sampling.sampler import NO_TOKEN, Draws, Sampler
 from engines.sampling.thresholds import Logits
 
 
@@ -49,9 +49,11 @@ def _draw(rows: Sequence[Row], layout: StepLayout, logits: Logits, sampler: Samp
 
 def _sampled(sequence: int, draws: Draws, first: int, count: int) -> Output:
     tokens = tuple(draws.tokens[first : first + count])
-    if first not in draws.logprobs:
+    if NO_TOKEN in tokens:
+        tokens = tokens[: tokens.index(NO_TOKEN)]
+    if not tokens or first not in draws.logprobs:
         return Output(sequence, tokens)
-    pairs = [draws.logprobs[at] for at in range(first, first + count)]
+    pairs = [draws.logprobs[at] for at in range(first, first + len(tokens))]
     top = tuple(likeliest for _, likeliest in pairs)
     return Output(sequence, tokens, tuple(logprob for logprob, _ in pairs), top if any(top) else ())
 

@@ -27,6 +27,7 @@ from engines.openvino.layout import StepLayout, lay_out
 from engines.openvino.plan_check import PlanCheck, check_blocks, check_copies, check_sequences
 from engines.openvino.readout import read_out
 from engines.openvino.session import ModelSession
+from engines.sampling.constraint import Constraints
 from engines.sampling.sampler import Sampler
 
 
@@ -52,13 +53,15 @@ class OpenVinoStepRunner:
         *,
         max_rows: int,
         max_step_tokens: int,
+        constraints: Constraints | None = None,
     ) -> None:
+        """``constraints``: what makes constraints of guides; None = no structured output."""
         self.manifest = manifest
         self.load_timings = timings
         self._limits = _limits(manifest, memory, max_rows, max_step_tokens)
         self._session: ModelSession | None = ModelSession(compiled, memory, self._limits)
         self._plan_check = PlanCheck(self._limits)
-        self._sampler = Sampler(manifest.model.vocab_size)
+        self._sampler = Sampler(manifest.model.vocab_size, constraints)
         self._drawn: dict[int, int] = {}
         self._last_step: int | None = None
         self._in_flight: _Handle | None = None
@@ -76,7 +79,7 @@ class OpenVinoStepRunner:
             batch_invariant=self.manifest.numerics.batch_invariant,
             preemption=True,
             score=True,
-            masks=False,
+            masks=self._sampler.guides,
             adapters=False,
             salts=True,
             block_io=True,

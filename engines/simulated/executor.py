@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import msgspec
+
 from engines.contract import (
     Capabilities,
     EngineDeadError,
@@ -74,11 +76,13 @@ class SimulatedExecutor:
             max_num_tokens=max_num_tokens,
             max_context=max_context,
         )
+        drawer = drawer or TokenDrawer(language)
+        self._capabilities = msgspec.structs.replace(CAPABILITIES, masks=drawer.guides)
         self.faults = faults or Faults()
         self.clock: Clock = clock or RealClock()
         self._batch = InflightBatch(
             self._limits,
-            drawer or TokenDrawer(language),
+            drawer,
             cost=cost or CostModel(),
             faults=self.faults,
             seed=seed,
@@ -97,7 +101,7 @@ class SimulatedExecutor:
 
     @property
     def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+        return self._capabilities
 
     # ------------------------------------------------------------------ the contract; any thread
 

@@ -19,8 +19,9 @@ from engines.contract import (
     ExecutorStats,
     SequenceSpec,
 )
+from engines.sampling.sampler import NO_TOKEN
 from engines.simulated.cost import CostModel, StepShape
-from engines.simulated.draws import Draw, Drawer
+from engines.simulated.draws import Draw, Drawer, Drawn
 from engines.simulated.faults import Faults
 from engines.simulated.history import History
 from engines.simulated.jobs import Job, Seat
@@ -131,20 +132,27 @@ class InflightBatch:
                 drawing.append(seat)
         draws = [Draw(seat.spec, seat.history.state, len(seat.history)) for seat in drawing]
         drawn = self._drawer.draw(draws) if draws else []
-        return [self._say(seat, one.token) for seat, one in zip(drawing, drawn, strict=True)]
+        return [response for seat, one in zip(drawing, drawn, strict=True) for response in self._say(seat, one)]
 
-    def _say(self, seat: Seat, token: int) -> ExecutorResponse:
+    def _say(self, seat: Seat, drawn: Drawn) -> list[ExecutorResponse]:
+        token, job = drawn.token, seat.job
+        if job not in self._active:  # another of its sequences was stuck in this very iteration
+            return []
+        if token == NO_TOKEN:
+            failed = job.failed("no token is possible")
+            self._end(job)
+            return [failed]
         if seat.generated == 0:
             self._pool.publish(seat.holding, seat.keys(seat.computed))
         seat.history.append(token)
         seat.generated += 1
         finish = seat.finish_after(token)
-        response = seat.job.token(seat, token, finish)
+        response = job.token(seat, drawn, finish)
         if finish is not None:
             self._leave(seat)
-            if not seat.job.seats:
-                self._end(seat.job)
-        return response
+            if not job.seats:
+                self._end(job)
+        return [response]
 
     # ------------------------------------------------------------------ coming and going
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from engines.contract import ExecutorFinish, ExecutorRequest, ExecutorResponse, SequenceSpec
 from engines.executor_checks import worst_case_blocks
+from engines.simulated.draws import Drawn
 from engines.simulated.history import History
 from engines.simulated.reuse import BlockKey, Holding
 
@@ -69,12 +70,14 @@ class Job:
         allotted = self.request.allotted_ms
         return allotted is not None and now >= self.enqueued_at + allotted / 1000.0
 
-    def token(self, seat: Seat, token: int, finish: ExecutorFinish | None) -> ExecutorResponse:
+    def token(self, seat: Seat, drawn: Drawn, finish: ExecutorFinish | None) -> ExecutorResponse:
         """Response for a token just drawn; final when no other sequence runs."""
         return ExecutorResponse(
             request=self.request.request,
             sequence_index=seat.spec.index,
-            tokens=(token,),
+            tokens=(drawn.token,),
+            logprobs=() if drawn.logprob is None else (drawn.logprob,),
+            top=(drawn.top,) if drawn.top else (),
             finish=finish,
             final=finish is not None and self.seats == [seat],
             cached_tokens=self.cached_tokens,

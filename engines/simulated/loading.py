@@ -10,6 +10,7 @@ import msgspec
 
 from engines.contract import EngineLoadError, RequestExecutor, StepRunner
 from engines.manifest import SCHEMA_VERSION, EngineManifest, ModelShape, Numerics, Source, StepProfile, TokenizerInfo
+from engines.sampling.constraint import Constraints
 from engines.simulated.clock import Clock
 from engines.simulated.cost import PROFILES, CostModel
 from engines.simulated.draws import Drawer, LogitDrawer, TokenDrawer
@@ -61,6 +62,7 @@ def load(
     executor: Literal[False] = ...,
     clock: Clock | None = ...,
     faults: Faults | None = ...,
+    constraints: Constraints | None = ...,
 ) -> SimulatedEngine[SimulatedStepRunner]: ...
 
 
@@ -72,6 +74,7 @@ def load(
     executor: Literal[True],
     clock: Clock | None = ...,
     faults: Faults | None = ...,
+    constraints: Constraints | None = ...,
 ) -> SimulatedEngine[SimulatedExecutor]: ...
 
 
@@ -82,8 +85,11 @@ def load(
     executor: bool = False,
     clock: Clock | None = None,
     faults: Faults | None = None,
+    constraints: Constraints | None = None,
 ) -> SimulatedEngine[SimulatedStepRunner] | SimulatedEngine[SimulatedExecutor]:
-    """A step runner, or with ``executor`` a request executor, that costs what ``profile`` says. Raises EngineLoadError for an unknown one."""
+    """A step runner, or with ``executor`` a request executor, that costs what ``profile`` says. Raises EngineLoadError for an unknown one.
+
+    ``constraints``: what makes constraints of guides; None = no structured output."""
     if profile not in PROFILES:
         raise EngineLoadError(f"profile: must be one of {', '.join(sorted(PROFILES))}, got {profile!r}")
     shape, cost, info = shape or SimulatedShape(), PROFILES[profile], tokenizer_info()
@@ -98,7 +104,7 @@ def load(
         cost=cost,
         clock=clock,
         seed=shape.seed,
-        drawer=LogitDrawer(language) if shape.draws == "logits" else TokenDrawer(language),
+        drawer=(LogitDrawer if shape.draws == "logits" else TokenDrawer)(language, constraints),
         faults=faults,
     )
     manifest = _manifest(profile, shape, cost, info)

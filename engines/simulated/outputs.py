@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from engines.contract import Output, Row, Sample, Score
+from engines.sampling.sampler import NO_TOKEN
 from engines.simulated.draws import Draw, Drawer, Drawn
 from engines.simulated.hashing import Words
 from engines.simulated.sequences import OpenSequence
@@ -35,6 +37,7 @@ def _draws(staged: StagedStep, states: Words, sequences: Mapping[int, OpenSequen
 
 
 def _sampled(row: Row, drawn: Sequence[Drawn]) -> Output:
+    drawn = list(takewhile(lambda one: one.token != NO_TOKEN, drawn))
     logprobs = tuple(one.logprob for one in drawn if one.logprob is not None)
     top = tuple(one.top for one in drawn)
     return Output(

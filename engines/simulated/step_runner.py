@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from engines.contract import (
@@ -99,6 +100,7 @@ class SimulatedStepRunner:
         self._cost = cost or CostModel()
         self._noise = random.Random(seed)  # noqa: S311 - the same steps must cost the same
         self._drawer: Drawer = drawer or TokenDrawer(language)
+        self._capabilities = msgspec.structs.replace(CAPABILITIES, masks=self._drawer.guides)
         self._strict = strict
         self._paranoid = paranoid
         self._memory = BlockMemory(blocks, block_size, poison=poison, seed=seed)
@@ -112,7 +114,7 @@ class SimulatedStepRunner:
 
     @property
     def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+        return self._capabilities
 
     # ------------------------------------------------------------------ steps
 

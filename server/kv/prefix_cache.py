@@ -73,6 +73,12 @@ class PrefixCache:
                 self._policy.discard(node)
         return node.block
 
+    def hold_again(self, block: int) -> int:
+        """Add a holder to a block that somebody holds, published or not; returns its id."""
+        if self.pool.retain(block):
+            raise IntegrityError(f"block {block} was to be held again and nobody held it")
+        return block
+
     def release(self, blocks: BlockTable | list[int]) -> None:
         """Give up holds, listed from the beginning of the sequence to its end. Published blocks stay cached, others rest."""
         pool, by_block = self.pool, self._by_block

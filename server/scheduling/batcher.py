@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from engines.contract import RunnerLimits, StepPlan, StepResult
 from server.engine import Event, FinishReason, GenerationRequest
-from server.errors import NotBuiltError
 from server.kv.block_pool import BlockPool, IntegrityError
 from server.kv.hashing import identity_digest
 from server.kv.prefix_cache import PrefixCache
@@ -83,9 +82,11 @@ class Batcher:
     # ------------------------------------------------------------------ requests
 
     def add(self, request: GenerationRequest, now: float) -> None:  # noqa: ARG002 - orders to come rank by time
-        """Queue a validated request. Raises DuplicateRequestError, or NotBuiltError for n > 1."""
-        if request.n != 1:
-            raise NotBuiltError("n")
+        """Queue a validated request. Raises DuplicateRequestError.
+
+        Of n sequences one computes the prompt; the others are held until its first token, and then find the prompt's full blocks
+        in the cache and copy the last, partly filled one.
+        """
         record = self._ledger.open(request)
         root = identity_digest(self._fingerprint, self._limits.block_size, salt=request.cache_salt)
         for index in range(request.n):
@@ -102,7 +103,11 @@ class Batcher:
             )
             record.sequences.append(sequence)
             record.unfinished += 1
-            self._room.push(sequence)
+            if index:
+                sequence.held = True
+                record.held += 1
+            else:
+                self._room.push(sequence)
 
     def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Wish for the end of a request, whatever state it is in. Idempotent: the first reason stays. Unknown ids are ignored."""
@@ -247,8 +252,8 @@ class Batcher:
         self._check_holds()
         for record in self._ledger.records.values():
             for sequence in record.sequences:
-                if sequence.queued == sequence.seated and sequence.finish is None:
-                    raise IntegrityError(f"sequence {sequence.id} neither waits nor runs, or both")
+                if sequence.queued + sequence.seated + sequence.held != (sequence.finish is None):
+                    raise IntegrityError(f"sequence {sequence.id} neither waits nor runs nor is held, or more than one")
 
     def _check_holds(self) -> None:
         """Every reference in the pool is a seated sequence's or a planned copy's, and no other exists."""

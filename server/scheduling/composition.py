@@ -19,6 +19,7 @@ class Composition:
         "partial",
         "rows",
         "sampled",
+        "scored",
         "step",
         "tokens",
     )
@@ -32,6 +33,8 @@ class Composition:
         """Behind the rows that draw none."""
         self.chunked: list[Sequence] = []
         """Behind the rows that compute known tokens: prompts."""
+        self.scored: dict[int, Sequence] = {}
+        """Those of ``partial`` whose rows give log-probabilities, by id."""
         self.copies: list[BlockCopy] = []
         self.held: list[int] = []
         """Sources of the copies, held until the step is over."""

@@ -25,6 +25,8 @@ class BatcherConfig:
     others wait, so that short prompts pass it. What nobody else wants it still gets."""
     min_copy_tokens: int = 4
     """Reuse a partly matching block by copying it where at least this many tokens are saved: below, the copy costs more."""
+    max_score_tokens: int = 128
+    """Prompt tokens of one request whose log-probabilities are computed in one step: each takes a row of logits, a whole vocabulary."""
     max_prefix_waits: int = 4
     """Steps in a row that a prompt lets pass, without getting further, while another computes the block that it needs next."""
     watermark: float = 0.01
@@ -44,6 +46,7 @@ class BatcherConfig:
             "max_partial_prefills",
             "min_copy_tokens",
             "batch_size",
+            "max_score_tokens",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

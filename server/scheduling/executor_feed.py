@@ -13,12 +13,12 @@ finish comes then, with all tokens that arrived too late counted as discarded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import sha256
 
 from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse, ExecutorStats
 from server.engine import Event, FinishReason, GenerationRequest, PriorityClass
-from server.errors import NotBuiltError
 from server.kv.block_pool import IntegrityError
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.executor_mirror import ExecutorMirror
@@ -39,15 +39,13 @@ _PRIORITIES = {PriorityClass.INTERACTIVE: 1.0, PriorityClass.STANDARD: 0.5, Prio
 
 
 class FedSequence(SequenceRecord):
-    """The one sequence of a request for an executor."""
+    """One sequence of a request for an executor. The first one waits in the room for all of them."""
 
-    __slots__ = ("delivered", "demand")
+    __slots__ = ("delivered",)
 
-    def __init__(self, record: RequestRecord[FedSequence], index: int, demand: int) -> None:
+    def __init__(self, record: RequestRecord[FedSequence], index: int) -> None:
         super().__init__(record, index)
         self.delivered = 0
-        self.demand = demand
-        """Blocks that the executor reserves for it."""
 
     @property
     def generated(self) -> int:
@@ -56,6 +54,9 @@ class FedSequence(SequenceRecord):
     @property
     def waiting_work(self) -> int:
         return len(self.record.request.prompt)
+
+
+Fed = RequestRecord[FedSequence]
 
 
 class ExecutorFeed:
@@ -67,23 +68,23 @@ class ExecutorFeed:
         self._mirror = ExecutorMirror(limits, inner_queue)
         self._ledger: Ledger[FedSequence] = Ledger(order or FirstComeFirstServed())
         self._room: WaitingRoom[FedSequence] = WaitingRoom()
-        self._inside: dict[int, FedSequence] = {}
-        self._silent_tokens = 0
-        """Prompt tokens of those inside who have not answered yet."""
+        self._inside: dict[int, Fed] = {}
+        self._silent: dict[int, int] = {}
+        """Prompt tokens of the requests inside that have not answered yet."""
         self._cancellations: list[int] = []
+        self._cancelling: set[int] = set()
 
     # ------------------------------------------------------------------ requests
 
     def add(self, request: GenerationRequest, now: float) -> None:  # noqa: ARG002 - orders to come rank by time
-        """Queue a validated request. Raises DuplicateRequestError, or NotBuiltError for n > 1."""
-        if request.n != 1:
-            raise NotBuiltError("n")
+        """Queue a validated request. Raises DuplicateRequestError."""
         record = self._ledger.open(request)
-        demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
-        sequence = FedSequence(record, 0, demand)
-        record.sequences.append(sequence)
-        record.unfinished = 1
-        self._room.push(sequence)
+        record.sequences.extend(FedSequence(record, index) for index in range(request.n))
+        record.unfinished = request.n
+        record.held = request.n - 1
+        for sequence in record.sequences[1:]:
+            sequence.held = True
+        self._room.push(record.sequences[0])
 
     def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Wish for the end of a request, whatever state it is in. Idempotent: the first reason stays. Unknown ids are ignored."""
@@ -111,16 +112,24 @@ class ExecutorFeed:
         """What to enqueue now, in order: as much as can run, and ``inner_queue`` more."""
         self._settle(now)
         fed: list[ExecutorRequest] = []
-        while self._mirror.can_enter and (sequence := self._room.peek()) is not None:
-            self._room.pop()
-            sequence.seated = sequence.opened = True
-            sequence.record.planned_at = now
-            self._inside[sequence.request] = sequence
-            self._silent_tokens += sequence.waiting_work
-            self._ledger.counters.prompt_tokens += sequence.waiting_work
-            self._mirror.enter(sequence.request, sequence.demand)
-            fed.append(_executor_request(sequence.record.request, self._limits.max_context))
+        while self._mirror.can_enter and self._room.peek() is not None:
+            record: Fed = self._room.pop().record
+            self._enter(record, now)
+            fed.append(_executor_request(record.request, self._limits.max_context))
         return fed
+
+    def _enter(self, record: Fed, now: float) -> None:
+        request = record.request
+        record.planned_at = now
+        record.held = 0
+        for sequence in record.sequences:
+            sequence.held = False
+            sequence.seated = sequence.opened = True
+        self._inside[request.id] = record
+        self._silent[request.id] = len(request.prompt)
+        self._ledger.counters.prompt_tokens += len(request.prompt)
+        demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
+        self._mirror.enter(request.id, request.n * demand, request.n)
 
     def take_cancellations(self, now: float) -> list[int]:
         """Requests whose end to ask the executor for, at once; each is named once."""
@@ -129,74 +138,88 @@ class ExecutorFeed:
         return cancellations
 
     def apply(self, responses: Iterable[ExecutorResponse], now: float) -> None:
-        """What the executor said: tokens go out, or are dropped after a wish; a final response gives the seat back."""
+        """What the executor said: tokens go out, or are dropped after a wish; a final response gives the seats back."""
         for response in responses:
-            sequence = self._inside.get(response.request)
-            if sequence is None:
+            record = self._inside.get(response.request)
+            if record is None:
                 # It was given up with the executor's failure; what still arrives belongs to nobody.
                 self._ledger.counters.discarded_tokens += len(response.tokens)
                 continue
+            sequence = record.sequences[response.sequence_index]
             if response.tokens:
                 self._take_tokens(sequence, response, now)
             if response.final:
+                self._end_all(record, partial(_reason, response=response), now)
+            elif response.finish is not None and sequence.finish is None:
                 self._end(sequence, _reason(sequence, response), now)
 
     def fail(self, requests: Iterable[int], now: float) -> None:
         """The executor refused or lost these requests: they end ENGINE_FAILED, unless somebody wished for their end before."""
         for request in requests:
-            sequence = self._inside.get(request)
-            if sequence is not None:
-                self._end(sequence, sequence.ending or FinishReason.ENGINE_FAILED, now)
+            record = self._inside.get(request)
+            if record is not None:
+                self._end_all(record, lambda one: one.ending or FinishReason.ENGINE_FAILED, now)
 
     def abort(self, reason: FinishReason, now: float) -> None:
         """End every live request without waiting for the executor: it is gone, or closing."""
         for request in list(self._ledger.records):
             self._ledger.cancel(request, reason)
-        for sequence in [*self._ledger.take_marked(), *self._inside.values()]:
-            if sequence.finish is None:
-                self._end(sequence, sequence.ending or reason, now)
+        for record in list(self._ledger.records.values()):
+            self._end_all(record, lambda one: one.ending or reason, now)
+        self._ledger.take_marked()
         self._cancellations.clear()
 
     def _take_tokens(self, sequence: FedSequence, response: ExecutorResponse, now: float) -> None:
         counters, request = self._ledger.counters, sequence.record.request
         counters.computed_tokens += len(response.tokens)
-        if sequence.delivered + sequence.discarded == 0:
-            self._answered(sequence, response)
-        if sequence.ending is not None or request.max_tokens == 0:
+        if request.id in self._silent:
+            self._answered(sequence.record, response)
+        if sequence.ending is not None or sequence.finish is not None or request.max_tokens == 0:
             sequence.discarded += len(response.tokens)
             return
-        self._ledger.deliver(sequence, response.tokens, now)
+        self._ledger.deliver(sequence, response.tokens, now, response.logprobs, response.top)
         sequence.delivered += len(response.tokens)
 
-    def _answered(self, sequence: FedSequence, response: ExecutorResponse) -> None:
-        counters, prompt = self._ledger.counters, sequence.waiting_work
-        self._mirror.runs(sequence.request)
-        self._silent_tokens -= prompt
+    def _answered(self, record: Fed, response: ExecutorResponse) -> None:
+        counters, prompt = self._ledger.counters, self._silent.pop(record.request.id)
+        self._mirror.runs(record.request.id)
         cached = response.cached_tokens or 0
-        sequence.record.cached_tokens = cached
+        record.cached_tokens = cached
         counters.cached_tokens += cached
         # The first token comes out of the last prompt token's row, counted above.
         counters.computed_tokens += prompt - cached - 1
 
     def _settle(self, now: float) -> None:
-        """Act on wishes: who waits outside ends now, who is inside when the executor says so."""
+        """Act on wishes: who waits outside ends now, who is inside when the executor says so. An executor ends whole requests, so one
+        of n sequences runs on, unheard, until all of them are to end."""
         self._ledger.expire(now)
         for sequence in self._ledger.take_marked():
-            if sequence.queued:
+            record: Fed = sequence.record
+            request = record.request.id
+            if request not in self._inside:
                 self._end(sequence, sequence.ending or FinishReason.CANCELLED, now)
-            else:
-                self._cancellations.append(sequence.request)
+            elif request not in self._cancelling and all(one.ending or one.finish for one in record.sequences):
+                self._cancelling.add(request)
+                self._cancellations.append(request)
+
+    def _end_all(self, record: Fed, reason: Callable[[FedSequence], FinishReason], now: float) -> None:
+        for sequence in record.sequences:
+            if sequence.finish is None:
+                self._end(sequence, reason(sequence), now)
 
     def _end(self, sequence: FedSequence, reason: FinishReason, now: float) -> None:
+        record: Fed = sequence.record
         if sequence.queued:
             self._room.remove(sequence)
-        else:
-            del self._inside[sequence.request]
-            if sequence.delivered + sequence.discarded == 0:
-                self._silent_tokens -= sequence.waiting_work
-            sequence.seated = False
-            self._mirror.leave(sequence.request)
+        elif sequence.held:
+            sequence.held = False
+            record.held -= 1
+        sequence.seated = False
         self._ledger.finish(sequence, reason, now)
+        if not record.unfinished and self._inside.pop(record.request.id, None) is not None:
+            self._silent.pop(record.request.id, None)
+            self._cancelling.discard(record.request.id)
+            self._mirror.leave(record.request.id)
 
     # ------------------------------------------------------------------ what is
 
@@ -207,8 +230,8 @@ class ExecutorFeed:
 
     @property
     def running(self) -> int:
-        """Requests inside the executor."""
-        return len(self._inside)
+        """Sequences inside the executor."""
+        return sum(record.request.n for record in self._inside.values())
 
     def stats(self, executor: ExecutorStats | None = None) -> SchedulingStats:
         """A snapshot. Of the blocks the executor knows best; without its word, what our picture of it says."""
@@ -216,8 +239,8 @@ class ExecutorFeed:
         used = min(total, self._mirror.reserved) if executor is None else executor.used_blocks
         return SchedulingStats(
             waiting_by_class=self._room.by_class,
-            waiting_tokens=self._room.work + self._silent_tokens,
-            running=len(self._inside),
+            waiting_tokens=self._room.work + sum(self._silent.values()),
+            running=self.running,
             blocks_free=total - used,
             blocks_cached=0,
             blocks_in_use=used,
@@ -236,9 +259,10 @@ class ExecutorFeed:
         self._room.check_integrity()
         self._ledger.check_integrity()
         self._mirror.check_integrity(set(self._inside))
-        silent = sum(s.waiting_work for s in self._inside.values() if s.delivered + s.discarded == 0)
-        if silent != self._silent_tokens:
-            raise IntegrityError(f"{silent} prompt tokens are unanswered, counted {self._silent_tokens}")
+        if not self._silent.keys() | self._cancelling <= self._inside.keys():
+            raise IntegrityError(
+                f"unanswered {sorted(self._silent)}, cancelled {sorted(self._cancelling)}: not all are inside"
+            )
         if len(self._inside) + len(self._room) != len(self._ledger.records):
             raise IntegrityError(
                 f"{len(self._ledger.records)} requests live, {len(self._inside)} inside and {len(self._room)} outside"
@@ -246,10 +270,10 @@ class ExecutorFeed:
 
 
 def _reason(sequence: FedSequence, response: ExecutorResponse) -> FinishReason:
-    """A wish that came first decides; an answer without a reason is a failure."""
+    """A wish that came first decides; an answer without a reason is a failure, and so is a final one about another sequence."""
     if sequence.ending is not None:
         return sequence.ending
-    if response.error is not None or response.finish is None:
+    if response.error is not None or response.finish is None or response.sequence_index != sequence.index:
         return FinishReason.ENGINE_FAILED
     if sequence.record.request.max_tokens == 0:
         return FinishReason.LENGTH
@@ -267,6 +291,7 @@ def _executor_request(request: GenerationRequest, max_context: int) -> ExecutorR
         sampling=request.sampling,
         end_ids=request.end_ids,
         stop_ids=request.stop_ids,
+        n=request.n,
         priority=_PRIORITIES[request.priority],
         salt=_salt(request.cache_salt),
     )

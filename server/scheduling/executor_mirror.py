@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from engines.contract import ExecutorLimits
 from server.kv.block_pool import IntegrityError
+
+
+class Demand(NamedTuple):
+    """What the executor sets aside for a request that runs."""
+
+    blocks: int
+    seats: int
 
 
 class ExecutorMirror:
@@ -13,7 +22,7 @@ class ExecutorMirror:
     thread only.
     """
 
-    __slots__ = ("_inner", "_limits", "_reserved", "_running", "inner_queue")
+    __slots__ = ("_inner", "_limits", "_reserved", "_running", "_seats", "inner_queue")
 
     def __init__(self, limits: ExecutorLimits, inner_queue: int) -> None:
         """``inner_queue``: how many requests may wait inside, so that the executor finds its next one without asking us."""
@@ -29,9 +38,10 @@ class ExecutorMirror:
             )
         self.inner_queue = inner_queue
         self._limits = limits
-        self._running: dict[int, int] = {}
-        self._inner: dict[int, int] = {}
+        self._running: dict[int, Demand] = {}
+        self._inner: dict[int, Demand] = {}
         self._reserved = 0
+        self._seats = 0
 
     @property
     def reserved(self) -> int:
@@ -43,7 +53,7 @@ class ExecutorMirror:
         return len(self._inner)
 
     def demand(self, prompt_tokens: int, max_tokens: int) -> int:
-        """Blocks that the executor reserves for such a request."""
+        """Blocks that the executor reserves for each sequence of such a request."""
         return -(-(prompt_tokens + max_tokens) // self._limits.block_size)
 
     @property
@@ -51,9 +61,9 @@ class ExecutorMirror:
         """Whether one more should be handed over now: it will run, or be among the few who wait inside."""
         return len(self._inner) < self.inner_queue
 
-    def enter(self, request: int, demand: int) -> None:
-        """The request was handed over."""
-        self._inner[request] = demand
+    def enter(self, request: int, blocks: int, seats: int = 1) -> None:
+        """The request was handed over; it needs so many blocks and seats."""
+        self._inner[request] = Demand(blocks, seats)
         self._admit()
 
     def runs(self, request: int) -> None:
@@ -68,7 +78,8 @@ class ExecutorMirror:
         if demand is None:
             del self._inner[request]
         else:
-            self._reserved -= demand
+            self._reserved -= demand.blocks
+            self._seats -= demand.seats
         self._admit()
 
     def _admit(self) -> None:
@@ -79,13 +90,15 @@ class ExecutorMirror:
             del self._inner[request]
             self._run(request, demand)
 
-    def _run(self, request: int, demand: int) -> None:
+    def _run(self, request: int, demand: Demand) -> None:
         self._running[request] = demand
-        self._reserved += demand
+        self._reserved += demand.blocks
+        self._seats += demand.seats
 
-    def _fits(self, demand: int) -> bool:
+    def _fits(self, demand: Demand) -> bool:
         limits = self._limits
-        return len(self._running) < limits.max_batch_size and self._reserved + demand <= limits.block_count
+        seats, blocks = self._seats + demand.seats, self._reserved + demand.blocks
+        return seats <= limits.max_batch_size and blocks <= limits.block_count
 
     def check_integrity(self, inside: set[int]) -> None:
         """``inside``: everyone handed over and not ended."""
@@ -93,8 +106,11 @@ class ExecutorMirror:
             raise IntegrityError(
                 f"inside are {sorted(inside)}, mirrored {sorted(self._running)} + {sorted(self._inner)}"
             )
-        if sum(self._running.values()) != self._reserved:
-            raise IntegrityError(f"{sum(self._running.values())} blocks are reserved, counted {self._reserved}")
+        blocks, seats = (sum(column) for column in zip(Demand(0, 0), *self._running.values(), strict=True))
+        if (blocks, seats) != (self._reserved, self._seats):
+            raise IntegrityError(
+                f"{blocks} blocks and {seats} seats are taken, counted {self._reserved} and {self._seats}"
+            )
         if len(self._inner) > self.inner_queue:
             raise IntegrityError(f"{len(self._inner)} wait inside, the limit is {self.inner_queue}")
         if self._inner and not self._running:

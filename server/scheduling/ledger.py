@@ -97,7 +97,7 @@ class Ledger(Generic[S]):
 
     def finish(self, sequence: S, reason: FinishReason, now: float) -> None:
         """End a sequence that holds neither seat nor place any more, and its request with the last of them."""
-        if sequence.finish is not None or sequence.seated or sequence.queued:
+        if sequence.finish is not None or sequence.seated or sequence.queued or sequence.held:
             raise IntegrityError(
                 f"request {sequence.request}: a sequence ends twice or too early: {sequence.finish}, then {reason}"
             )
@@ -115,8 +115,10 @@ class Ledger(Generic[S]):
             self._close(record, reason, now)
 
     def _close(self, record: RequestRecord[Any], reason: FinishReason, now: float) -> None:
-        """The last of its sequences has finished, and says why."""
+        """The last of its sequences has finished, and says why, unless one has failed."""
         request = record.request
+        failures = (sequence.finish for sequence in record.sequences if not sequence.finish.is_success)
+        reason = next(failures, reason)
         del self.records[request.id]
         self._deadlines.remove(request.id)
         self.outbox.finishes.append(
@@ -135,6 +137,11 @@ class Ledger(Generic[S]):
             unfinished = sum(sequence.finish is None for sequence in record.sequences)
             if unfinished != record.unfinished or unfinished == 0:
                 raise IntegrityError(f"request {request}: {unfinished} sequences live, counted {record.unfinished}")
+            held = sum(sequence.held for sequence in record.sequences)
+            if held != record.held or held == unfinished:
+                raise IntegrityError(
+                    f"request {request}: {held} sequences of {unfinished} are held, counted {record.held}"
+                )
 
 
 def _timings(arrival: float, planned: float | None, first: float | None, now: float) -> Timings:

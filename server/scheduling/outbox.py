@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.engine import Event, RequestFinished, SequenceFinished, TokensEvent
+from server.engine import Event, PromptScored, RequestFinished, SequenceFinished, TokensEvent
 
 
 class Outbox:
@@ -13,7 +13,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.first_tokens: list[TokensEvent] = []
-        self.tokens: list[TokensEvent] = []
+        self.tokens: list[TokensEvent | PromptScored] = []
         self.finishes: list[SequenceFinished | RequestFinished] = []
 
     def collect(self) -> list[Event]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engines.contract import StepError, StepResult
-from server.engine import FinishReason, TokensEvent
+from engines.contract import Output, Row, Score, StepError, StepResult
+from server.engine import FinishReason, PromptScored, TokensEvent
 from server.scheduling.composition import Composition
 from server.scheduling.ledger import Ledger
 from server.scheduling.seats import Seats
@@ -33,7 +33,8 @@ class Outcomes:
             self._publish(sequence)
             if sequence.ending is None and sequence.computed >= sequence.limit:
                 self.end(sequence, FinishReason.LENGTH, now)
-        self._take_tokens(flight, result, now)
+        outputs = self._take_scores(flight, result) if flight.scored else result.outputs
+        self._take_tokens(flight, outputs, now)
         self.end_marked(now)
 
     def fail(self, flight: Composition, now: float) -> None:
@@ -49,19 +50,50 @@ class Outcomes:
 
     def end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         """End a sequence, wherever it is: its seat and blocks are free afterwards, its full blocks cached."""
-        if sequence.queued:
-            self._room.remove(sequence)
+        record = sequence.record
+        if sequence.held:
+            sequence.held = False
+            record.held -= 1
         else:
-            self._seats.leave(sequence)
+            if sequence.queued:
+                self._room.remove(sequence)
+            else:
+                self._seats.leave(sequence)
+            if record.held:  # it was to compute the prompt for the others: now the next one does
+                self._release(next(other for other in record.sequences if other.held))
+                record.cached_tokens = 0
         if sequence.opened:
             self.closed.append(sequence.id)
         self._ledger.finish(sequence, reason, now)
 
-    def _take_tokens(self, flight: Composition, result: StepResult, now: float) -> None:
+    def _release(self, sequence: Sequence) -> None:
+        sequence.held = False
+        sequence.record.held -= 1
+        self._room.push(sequence)
+
+    def _take_scores(self, flight: Composition, result: StepResult) -> list[Output]:
+        """Deliver the prompts' log-probabilities; the outputs of all other rows."""
+        others: list[Output] = []
+        for output in result.outputs:
+            sequence = flight.scored.get(output.sequence)
+            if sequence is None:
+                others.append(output)
+                continue
+            record, last = sequence.record, sequence.scheduled
+            first = last - len(output.logprobs) + 1
+            # A preemption has some computed, and scored, again.
+            known = max(0, record.scored + 1 - first)
+            if sequence.ending is None and known < len(output.logprobs):
+                event = PromptScored(sequence.request, first + known, output.logprobs[known:], output.top[known:])
+                self._ledger.outbox.tokens.append(event)
+                record.scored = last
+        return others
+
+    def _take_tokens(self, flight: Composition, outputs: list[Output], now: float) -> None:
         """The hot loop: a fixed amount of work for each running sequence."""
         add_event = self._ledger.outbox.tokens.append
         delivered = 0
-        for sequence, output in zip(flight.sampled, result.outputs, strict=True):
+        for sequence, output in zip(flight.sampled, outputs, strict=True):
             computed = sequence.computed = sequence.scheduled
             if computed >= sequence.publish_at:
                 self._publish(sequence)
@@ -69,10 +101,17 @@ class Outcomes:
                 sequence.discarded += 1
                 continue
             drawn = output.tokens
+            if not drawn:
+                self.end(sequence, FinishReason.IMPOSSIBLE, now)
+                continue
             token = drawn[0]
             sequence.tokens.append(token)
             if sequence.fresh:
                 self._ledger.deliver(sequence, drawn, now, output.logprobs, output.top)
+                if sequence.record.held:
+                    for other in sequence.record.sequences:
+                        if other.held:
+                            self._release(other)
             else:
                 delivered += 1
                 add_event(TokensEvent(sequence.request, sequence.index, drawn, output.logprobs, output.top))
@@ -92,7 +131,19 @@ class Outcomes:
 def check_outputs(flight: Composition | None, result: StepResult) -> None:
     """Raises StepError, changing nothing, where the outcome is not what the plan asked for."""
     wanted = [] if flight is None else [(sequence.id, 1) for sequence in flight.sampled]
-    if [(output.sequence, len(output.tokens)) for output in result.outputs] != wanted:
+    if [(output.sequence, len(output.tokens)) for output in result.outputs] == wanted:
+        return
+    rows = [] if flight is None else [row for row in flight.rows if row.want is not None]
+    if len(rows) != len(result.outputs) or not all(map(_answers, rows, result.outputs)):
         raise StepError(
-            f"step {result.step}: the outputs are not one token for each row that asked, in the rows' order"
+            f"step {result.step}: the outputs are not one token, or the log-probabilities, for each row that asked, in the rows' order"
         )
+
+
+def _answers(row: Row, output: Output) -> bool:
+    """Whether ``output`` is what ``row`` asked for; a sequence whose bans leave no token gets none."""
+    if output.sequence != row.sequence:
+        return False
+    if isinstance(row.want, Score):
+        return not output.tokens and len(output.logprobs) == len(row.want.targets)
+    return len(output.tokens) <= 1

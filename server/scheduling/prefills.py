@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engines.contract import Row, SequenceSpec
+from engines.contract import Row, Score, SequenceSpec, Want
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
 from server.scheduling.decodes import SAMPLE_ONE
@@ -79,6 +79,8 @@ class Prefills:
         size, total = self._block_size, len(sequence.tokens)
         start = sequence.scheduled + have
         end = min(total, start + bound)
+        if sequence.scores:  # the last token is computed by itself: its row draws, and a row does one thing
+            end = min(end, total - 1, sequence.scheduled + self._config.max_score_tokens)
         sequence.kv.grow(-(-end // size))
         sequence.refresh_capacity(size)
         end = min(end, sequence.capacity)
@@ -97,9 +99,11 @@ class Prefills:
         start, total = sequence.scheduled, len(sequence.tokens)
         end = start + size
         draws = end == total < sequence.limit
-        step.rows.append(
-            Row(sequence.id, sequence.tokens[start:end], start, sequence.tables, SAMPLE_ONE if draws else None)
-        )
+        want: Want = SAMPLE_ONE if draws else None
+        if sequence.scores:
+            want = Score(sequence.tokens[start + 1 : end + 1], sequence.record.request.prompt_logprobs or 0)
+            step.scored[sequence.id] = sequence
+        step.rows.append(Row(sequence.id, sequence.tokens[start:end], start, sequence.tables, want))
         (step.sampled if draws else step.partial).append(sequence)
         step.chunked.append(sequence)
         step.tokens += size

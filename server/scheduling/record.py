@@ -19,10 +19,12 @@ class RequestRecord(Generic[S]):
     __slots__ = (
         "cached_tokens",
         "first_token_at",
+        "held",
         "key",
         "planned_at",
         "preemptions",
         "request",
+        "scored",
         "sequences",
         "unfinished",
     )
@@ -33,6 +35,10 @@ class RequestRecord(Generic[S]):
         self.sequences: list[S] = []
         self.unfinished = 0
         """Sequences that have not finished. 0 = the request is over."""
+        self.held = 0
+        """Sequences that wait for another one of the request to compute the prompt."""
+        self.scored = 0
+        """Place in the prompt of the last token whose log-probability was delivered."""
         self.planned_at: float | None = None
         """When the first step that ran part of the prompt was planned, or the request was handed to the executor (whoever did it)."""
         self.first_token_at: float | None = None
@@ -50,6 +56,7 @@ class SequenceRecord:
         "ending",
         "finish",
         "fresh",
+        "held",
         "index",
         "key",
         "opened",
@@ -69,7 +76,9 @@ class SequenceRecord:
         self.queued = False
         """In the waiting room."""
         self.seated = False
-        """Holds a seat and perhaps blocks. Neither queued nor seated = finished."""
+        """Holds a seat and perhaps blocks."""
+        self.held = False
+        """Waits for another sequence of its request to compute the prompt. Neither queued nor seated nor held = finished."""
         self.opened = False
         """The engine was told of it."""
         self.fresh = True

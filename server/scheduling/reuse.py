@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engines.contract import BlockCopy
+from server.kv.node import NO_BLOCK
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
@@ -28,7 +29,7 @@ class Reuse:
         sequence a row in this step.
         """
         size, kv = self._cache.block_size, sequence.kv
-        if sequence.scheduled != len(kv.table) * size or kv.published != len(kv.table):
+        if sequence.scheduled != len(kv.table) * size or kv.published != len(kv.table) or sequence.scores:
             return True
         limit = len(sequence.tokens) - 1
         matched = kv.match(limit)
@@ -54,10 +55,14 @@ class Reuse:
     def _copy(self, sequence: Sequence, step: Composition, limit: int) -> None:
         kv = sequence.kv
         node, shared = kv.match_partly(limit)
-        if node is None or shared < self._config.min_copy_tokens:
+        sibling, common = self._sibling(sequence, limit)
+        if max(shared, common) < self._config.min_copy_tokens:
             return
         # Held before the target is allocated, which may evict; and until the step is over, which reads it.
-        source = self._cache.hold(node)
+        if node is None or common > shared:
+            source, shared = self._cache.hold_again(sibling), common
+        else:
+            source = self._cache.hold(node)
         if not kv.grow(len(kv.table) + 1):
             self._cache.release([source])
             return
@@ -68,7 +73,19 @@ class Reuse:
         self._counters.copied_blocks += 1
         self._count(sequence, shared)
 
+    def _sibling(self, sequence: Sequence, limit: int) -> tuple[int, int]:
+        """The block in which another sequence of the request has the prompt's tokens that come next, and how many. It may go on in that
+        block in the very step that copies it: copies come first."""
+        index, size = len(sequence.kv.table), self._cache.block_size
+        end = min(limit, sequence.prompt_length, (index + 1) * size)
+        for other in sequence.record.sequences:
+            if other.seated and other is not sequence and other.computed >= end > index * size:
+                return other.kv.table[index], end - index * size
+        return NO_BLOCK, 0
+
     def _count(self, sequence: Sequence, tokens: int) -> None:
-        if sequence.fresh and not sequence.record.preemptions:
+        """Of n sequences only the one that computes the prompt counts as a prompt."""
+        record = sequence.record
+        if sequence.fresh and not record.preemptions and record.first_token_at is None:
             sequence.record.cached_tokens += tokens
             self._counters.cached_tokens += tokens

@@ -90,7 +90,7 @@ class Seating:
         if available <= sequence.retry_above:
             return False
         total = len(sequence.tokens)
-        matched = sequence.kv.match(total - 1)
+        matched = [] if sequence.scores else sequence.kv.match(total - 1)
         revived = sum(not self._cache.is_held(node) for node in matched)
         needed = -(-total // self._cache.block_size) - len(matched) + revived
         if available - self._watermark >= needed:
@@ -100,7 +100,8 @@ class Seating:
 
     def _seat(self) -> Sequence:
         sequence = self._seats.take_next()
-        if not sequence.opened and not sequence.record.preemptions:
+        record = sequence.record
+        if not sequence.opened and not record.preemptions and record.first_token_at is None:
             self._counters.prompt_tokens += sequence.prompt_length
         return sequence
 

@@ -72,6 +72,12 @@ class Sequence(SequenceRecord):
         return len(self.tokens) - self.prompt_length
 
     @property
+    def scores(self) -> bool:
+        """Whether the next tokens that it computes are to be scored: then it reads nothing from the cache."""
+        asked = self.record.request.prompt_logprobs is not None
+        return asked and max(self.scheduled, self.record.scored) < self.prompt_length - 1
+
+    @property
     def waiting_work(self) -> int:
         return len(self.tokens)
 

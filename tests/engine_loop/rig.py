@@ -95,7 +95,7 @@ class Rig:
                     self.output[event.request].extend(event.tokens)
                 elif isinstance(event, SequenceFinished):
                     self.sequence_ends[event.request].append(event)
-                else:
+                elif isinstance(event, RequestFinished):
                     self.ends[event.request].append(event)
             self._changed.notify_all()
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from engines.contract import PlanError, SequenceSpec, StepError
-from engines.sampling.params import SamplingParams
-from engines.sampling.sampler import Sampler
+from engines.sampling.constraint import Constraint, GuideError, Masks
+from engines.sampling.params import Guide, SamplingParams
+from engines.sampling.sampler import NO_TOKEN, Sampler
 from tests.sampling.rows import make_row
 
 VOCABULARY = 1000
@@ -127,10 +129,6 @@ class OnlyEven:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
-        allowed[1::2] = False
-        allowed[self.seen] = False
-
     def advance(self, token: int) -> None:
         self.seen.append(token)
 
@@ -138,29 +136,64 @@ class OnlyEven:
         del self.seen[-count:]
 
 
+class EvenHouse:
+    """Makes one OnlyEven a guide; ``nothing``: and permits no token at all."""
+
+    def __init__(self, *, nothing: bool = False) -> None:
+        self.opened: list[OnlyEven] = []
+        self.nothing = nothing
+
+    def open(self, guide: Guide) -> Constraint:
+        if guide.text == "bad":
+            raise GuideError("is bad")
+        self.opened.append(OnlyEven())
+        return self.opened[-1]
+
+    def fill(self, constraints: Sequence[Constraint]) -> Masks:
+        masks = np.zeros((len(constraints), VOCABULARY), np.bool_)
+        for mask, constraint in zip(masks, constraints, strict=True):
+            assert isinstance(constraint, OnlyEven)
+            mask[::2] = not self.nothing
+            mask[constraint.seen] = False
+        return masks
+
+
+def guided(how: SamplingParams, text: str = "even") -> SamplingParams:
+    return msgspec.structs.replace(how, guide=Guide("grammar", text))
+
+
 @pytest.mark.parametrize("how", [SamplingParams(), seeded(4), SamplingParams(temperature=1.0, top_k=3, logprobs=1)])
-def test_a_constraint_masks_one_row_and_follows_its_tokens(how: SamplingParams) -> None:
-    constraint = OnlyEven()
-    sampler = Sampler(VOCABULARY)
-    sampler.open(spec(1, how), constraint)
+def test_a_constraint_masks_its_rows_and_follows_their_tokens(how: SamplingParams) -> None:
+    house = EvenHouse()
+    sampler = Sampler(VOCABULARY, house)
+    sampler.open(spec(1, guided(how)))
     sampler.open(spec(2))
+    sampler.open(spec(3, guided(how)))
     row = make_row("peaked", VOCABULARY, 2)
-    rows = np.stack([row, row])
-    drawn = [sampler.draw(rows, [1, 2], [position, position]).tokens for position in range(6)]
-    constrained = [tokens[0] for tokens in drawn]
-    assert constrained == constraint.seen
-    assert len(set(constrained)) == 6
-    assert all(token % 2 == 0 for token in constrained)
+    rows = np.stack([row, row, row])
+    drawn = [sampler.draw(rows, [1, 2, 3], [position] * 3).tokens for position in range(6)]
+    for place, constraint in ((0, house.opened[0]), (2, house.opened[1])):
+        constrained = [tokens[place] for tokens in drawn]
+        assert constrained == constraint.seen
+        assert len(set(constrained)) == 6
+        assert all(token % 2 == 0 for token in constrained)
     assert all(tokens[1] == row.argmax() for tokens in drawn)
     assert (rows[0] == row).all()
 
 
-def test_a_constraint_that_forbids_all_is_an_error() -> None:
-    class Nothing(OnlyEven):
-        def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
-            allowed[:] = False
+def test_where_nothing_may_come_only_that_sequence_is_stuck() -> None:
+    sampler = Sampler(VOCABULARY, EvenHouse(nothing=True))
+    sampler.open(spec(1, guided(SamplingParams(logprobs=2))))
+    sampler.open(spec(2, seeded()))
+    rows = np.stack([make_row("normal", VOCABULARY, 0)] * 2)
+    alone = opened(spec(2, seeded())).draw(rows[1:], [2], [0])
+    both = sampler.draw(rows, [1, 2], [0, 0])
+    assert both.tokens == [NO_TOKEN, alone.tokens[0]]
+    assert both.logprobs == {}
 
-    sampler = Sampler(VOCABULARY)
-    sampler.open(spec(1), Nothing())
-    with pytest.raises(StepError, match="the constraint leaves no possible token"):
-        sampler.draw(make_row("normal", VOCABULARY, 0)[None], [1], [0])
+
+def test_a_guide_is_refused_where_nobody_compiles_guides_or_it_does_not_compile() -> None:
+    with pytest.raises(PlanError, match="takes none"):
+        Sampler(VOCABULARY).open(spec(1, guided(SamplingParams())))
+    with pytest.raises(PlanError, match="sequence 1 is bad"):
+        Sampler(VOCABULARY, EvenHouse()).open(spec(1, guided(SamplingParams(), "bad")))

@@ -6,15 +6,22 @@ import os
 import random
 from collections import defaultdict
 
-import msgspec
 import pytest
 
 from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse
 from engines.simulated.clock import VirtualClock
 from engines.simulated.executor import SimulatedExecutor
 from engines.simulated.faults import Faults
-from server.engine import Event, FinishReason, GenerationRequest, PriorityClass, RequestFinished, SequenceFinished
-from server.errors import DuplicateRequestError, NotBuiltError
+from server.engine import (
+    Event,
+    FinishReason,
+    GenerationRequest,
+    PriorityClass,
+    RequestFinished,
+    SequenceFinished,
+    TokensEvent,
+)
+from server.errors import DuplicateRequestError
 from server.scheduling.executor_feed import ExecutorFeed
 from tests.scheduling.world import BLOCK, LANGUAGE, alone, make_request, natural_end
 
@@ -197,8 +204,6 @@ def test_what_can_never_be_served_is_refused() -> None:
     feed.add(make_request(0, [5]), 0.0)
     with pytest.raises(DuplicateRequestError, match="request 0 is alive"):
         feed.add(make_request(0, [5]), 0.0)
-    with pytest.raises(NotBuiltError):
-        feed.add(msgspec.structs.replace(make_request(1, [5]), n=2), 0.0)
 
 
 class ExecutorWorld:
@@ -224,9 +229,9 @@ class ExecutorWorld:
         self.feed = ExecutorFeed(self.executor.limits, inner_queue=rng.randint(1, 2))
         self.requests: dict[int, GenerationRequest] = {}
         self.wished: set[int] = set()
-        self.output: defaultdict[int, list[int]] = defaultdict(list)
+        self.output: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self.ends: dict[int, RequestFinished] = {}
-        self.sequence_ends: dict[int, SequenceFinished] = {}
+        self.sequence_ends: dict[tuple[int, int], SequenceFinished] = {}
         self.left = rng.randint(1, 20)
 
     def disturb(self) -> None:
@@ -234,10 +239,13 @@ class ExecutorWorld:
         while self.left and rng.random() < 0.5:
             self.left -= 1
             length = rng.randint(1, self.max_context - 1)
+            max_tokens = rng.randint(0, self.max_context - length)
             request = make_request(
                 len(self.requests),
                 [rng.randrange(3, 6) for _ in range(length)],
-                rng.randint(0, self.max_context - length),
+                max_tokens,
+                n=rng.choice((1, 1, 3)) if max_tokens and self.has_room_for(3) else 1,
+                temperature=rng.choice((0.0, 1.0)),
                 priority=rng.choice(list(PriorityClass)),
                 salt=rng.choice((b"", b"other")),
                 arrival=now,
@@ -249,10 +257,16 @@ class ExecutorWorld:
         if self.requests and rng.random() < 0.1:
             victim = rng.choice(list(self.requests))
             self.wished.add(victim)
-            if rng.random() < 0.5 or not self.output[victim]:
+            index = rng.randrange(self.requests[victim].n)
+            if rng.random() < 0.5 or not self.output[victim, index]:
                 self.feed.cancel(victim)
             else:
-                self.feed.stop(victim, 0, rng.randint(1, len(self.output[victim])))
+                self.feed.stop(victim, index, rng.randint(1, len(self.output[victim, index])))
+
+    def has_room_for(self, sequences: int) -> bool:
+        """In the worst case: more the executor refuses, and validation before it."""
+        limits = self.executor.limits
+        return limits.max_batch_size >= sequences and limits.block_count * BLOCK >= sequences * self.max_context
 
     def run(self) -> None:
         for _ in range(5000):
@@ -275,22 +289,23 @@ class ExecutorWorld:
             if isinstance(event, RequestFinished):
                 self.ends[event.request] = event
             elif isinstance(event, SequenceFinished):
-                assert event.request not in self.sequence_ends
-                self.sequence_ends[event.request] = event
-            else:
-                assert event.request not in self.sequence_ends
-                assert event.first == (not self.output[event.request])
-                self.output[event.request].extend(event.tokens)
+                assert (event.request, event.sequence) not in self.sequence_ends
+                self.sequence_ends[event.request, event.sequence] = event
+            elif isinstance(event, TokensEvent):
+                key = (event.request, event.sequence)
+                assert key not in self.sequence_ends
+                assert event.first == (not self.output[key])
+                self.output[key].extend(event.tokens)
 
     def judge(self) -> None:
         assert self.ends.keys() == self.requests.keys()
         for request in self.requests.values():
-            expected, output = alone(request), self.output[request.id]
-            reason = self.ends[request.id].reason
-            assert output == expected[: len(output)]
-            if request.id not in self.wished and reason is not FinishReason.DEADLINE:
-                assert output == expected
-                assert reason is natural_end(request, expected)
+            for index in range(request.n):
+                expected, output = alone(request, index=index), self.output[request.id, index]
+                assert output == expected[: len(output)]
+                if request.id not in self.wished and self.ends[request.id].reason is not FinishReason.DEADLINE:
+                    assert output == expected
+                    assert self.sequence_ends[request.id, index].reason is natural_end(request, expected)
         stats = self.feed.stats(self.executor.stats())
         assert (stats.running, stats.waiting_tokens, stats.blocks_in_use) == (0, 0, 0)
         assert stats.generated_tokens == sum(map(len, self.output.values()))

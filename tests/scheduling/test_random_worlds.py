@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+from array import array
 
+import numpy as np
 import pytest
 
+from engines.simulated.draws import TokenDrawer
+from engines.simulated.history import History
 from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.scheduling.config import BatcherConfig
-from tests.scheduling.world import World, alone, make_request, natural_end
+from tests.scheduling.world import BLOCK, LANGUAGE, World, alone, make_request, natural_end
 
 WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "400"))
 """How many random worlds to run; set it higher to search longer."""
@@ -34,6 +38,7 @@ class RandomWorld:
             long_prompt_tokens=rng.choice((0, 8, 1000)),
             min_copy_tokens=rng.choice((1, 2)),
             max_prefix_waits=rng.choice((0, 1, 4)),
+            max_score_tokens=rng.choice((1, 3, 100)),
             watermark=rng.choice((0.0, 0.01, 0.2)),
         )
         self.world = World(
@@ -45,7 +50,7 @@ class RandomWorld:
         self.stems = [[rng.randrange(3, 9) for _ in range(self.max_context)] for _ in range(3)]
         self.requests: dict[int, GenerationRequest] = {}
         self.wished: dict[int, FinishReason] = {}
-        self.stopped: dict[int, int] = {}
+        self.stopped: dict[tuple[int, int], int] = {}
         self.left = rng.randint(1, 25)
         self.hostile = rng.random() < 0.6
 
@@ -55,12 +60,13 @@ class RandomWorld:
         length = rng.randint(1, self.max_context - 1)
         kept = rng.randint(0, length)
         prompt = stem[:kept] + [rng.randrange(3, 9) for _ in range(length - kept)]
+        max_tokens = rng.randint(0, self.max_context - length)
         deadline = self.world.now + rng.uniform(0, 30) if self.hostile and rng.random() < 0.2 else None
         ttft = self.world.now + rng.uniform(0, 15) if self.hostile and rng.random() < 0.2 else None
         request = make_request(
             len(self.requests),
             prompt,
-            rng.randint(0, self.max_context - length),
+            max_tokens,
             priority=rng.choice(list(PriorityClass)),
             salt=rng.choice((b"", b"", b"other")),
             end_ids=rng.choice(((2,), ())),
@@ -68,6 +74,9 @@ class RandomWorld:
             arrival=self.world.now,
             deadline=deadline,
             ttft_deadline=ttft,
+            n=rng.choice((1, 1, 2, 5)) if max_tokens else 1,
+            temperature=rng.choice((0.0, 1.0)),
+            prompt_logprobs=rng.choice((None, None, None, 0, 2)),
         )
         self.requests[request.id] = request
         return request
@@ -85,9 +94,12 @@ class RandomWorld:
             if rng.random() < 0.5:
                 self.wished.setdefault(victim, FinishReason.CANCELLED)
                 self.world.batcher.cancel(victim, rng.choice((FinishReason.CANCELLED, FinishReason.OVERLOADED)))
-            elif self.world.output[victim] and victim not in self.stopped:
-                self.stopped[victim] = rng.randint(1, len(self.world.output[victim]))
-                self.world.batcher.stop(victim, 0, self.stopped[victim])
+            else:
+                index = rng.randrange(self.requests[victim].n)
+                said = self.world.outputs[victim, index]
+                if said and (victim, index) not in self.stopped:
+                    self.stopped[victim, index] = rng.randint(1, len(said))
+                    self.world.batcher.stop(victim, index, self.stopped[victim, index])
 
     def run(self) -> None:
         world = self.world
@@ -112,30 +124,54 @@ class RandomWorld:
         stats = world.batcher.stats()
         assert (stats.running, stats.waiting_tokens, stats.blocks_in_use, stats.blocks_quarantined) == (0, 0, 0, 0)
         assert stats.blocks_free + stats.blocks_cached == world.runner.limits.block_count
-        assert stats.discarded_tokens == sum(end.discarded_tokens for end in world.sequence_ends.values())
-        assert stats.generated_tokens == sum(map(len, world.output.values()))
+        assert stats.discarded_tokens == sum(end.discarded_tokens for end in world.all_ends.values())
+        assert stats.generated_tokens == sum(map(len, world.outputs.values()))
 
     def judge_one(self, request: GenerationRequest) -> None:
         world = self.world
-        expected, output = alone(request, self.max_context), world.output[request.id]
-        reason, end = world.reason(request.id), world.sequence_ends.get(request.id)
+        for index in range(request.n):
+            self.judge_sequence(request, index)
+        self.judge_scores(request)
+        ends = [world.all_ends[request.id, at].reason for at in range(request.n) if (request.id, at) in world.all_ends]
+        if all(end.is_success for end in ends) and len(ends) == request.n:
+            assert world.reason(request.id).is_success
+        else:
+            assert not world.reason(request.id).is_success
+        assert world.ends[request.id].cached_tokens < len(request.prompt)
+
+    def judge_scores(self, request: GenerationRequest) -> None:
+        scores, sequence = self.world.scores[request.id], array("i", request.prompt)
+        if request.prompt_logprobs is None:
+            assert not scores
+            return
+        if self.world.outputs[request.id, 0]:
+            assert len(scores) == len(request.prompt) - 1
+        states = np.array([History(BLOCK, sequence[:place]).state for place in scores], np.uint64)
+        targets = [sequence[place] for place in scores]
+        if scores:
+            expected, _ = TokenDrawer(LANGUAGE).score(0, states, targets, 0)
+            assert list(scores.values()) == expected
+
+    def judge_sequence(self, request: GenerationRequest, index: int) -> None:
+        world, key = self.world, (request.id, index)
+        expected, output, end = alone(request, self.max_context, index), world.outputs[key], world.all_ends.get(key)
         assert output == expected[: len(output)]
-        if reason in {FinishReason.CANCELLED, FinishReason.OVERLOADED}:
+        if end is None:
+            assert not output
+            assert not world.reason(request.id).is_success
+            return
+        if end.reason in {FinishReason.CANCELLED, FinishReason.OVERLOADED}:
             assert request.id in self.wished
-        elif reason is FinishReason.DEADLINE:
+        elif end.reason is FinishReason.DEADLINE:
             assert request.deadline is not None or request.ttft_deadline is not None
-        elif reason is FinishReason.ENGINE_FAILED:
-            # Sequences are numbered in the order in which requests came.
-            assert request.id + 1 in world.failed
-        elif reason is FinishReason.STOP_STRING:
-            assert end is not None
-            assert end.completion_tokens == self.stopped[request.id]
+        elif end.reason is FinishReason.ENGINE_FAILED:
+            assert world.numbers[key] in world.failed
+        elif end.reason is FinishReason.STOP_STRING:
+            assert end.completion_tokens == self.stopped[key]
             assert end.completion_tokens + end.discarded_tokens >= len(output)
         else:
             assert output == expected
-            assert reason is natural_end(request, expected)
-        assert end is not None or not output
-        assert world.ends[request.id].cached_tokens < len(request.prompt)
+            assert end.reason is natural_end(request, expected)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

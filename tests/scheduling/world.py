@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 
-from engines.contract import StepError, StepPlan
+from engines.contract import SequenceSpec, StepError, StepPlan
 from engines.sampling.params import SamplingParams
 from engines.simulated.clock import VirtualClock
+from engines.simulated.draws import Draw, TokenDrawer
 from engines.simulated.history import History
 from engines.simulated.language import Language
 from engines.simulated.step_runner import SimulatedStepRunner
@@ -16,6 +18,7 @@ from server.engine import (
     FinishReason,
     GenerationRequest,
     PriorityClass,
+    PromptScored,
     RequestFinished,
     SequenceFinished,
     TokensEvent,
@@ -41,12 +44,15 @@ def make_request(
     arrival: float = 0.0,
     deadline: float | None = None,
     ttft_deadline: float | None = None,
+    n: int = 1,
+    temperature: float = 0.0,
+    prompt_logprobs: int | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
         id=request,
         prompt=tuple(prompt),
         max_tokens=max_tokens,
-        sampling=SamplingParams(seed=request),
+        sampling=SamplingParams(seed=request, temperature=temperature),
         end_ids=end_ids,
         stop_ids=stop_ids,
         priority=priority,
@@ -55,15 +61,19 @@ def make_request(
         arrival=arrival,
         deadline=deadline,
         ttft_deadline=ttft_deadline,
+        n=n,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
-def alone(request: GenerationRequest, max_context: int = 10_000) -> list[int]:
-    """What the simulated language says to this prompt when nothing else exists, without any KV block."""
+def alone(request: GenerationRequest, max_context: int = 10_000, index: int = 0) -> list[int]:
+    """What the simulated language says to this prompt as its ``index``-th output when nothing else exists, without any KV block."""
+    drawer = TokenDrawer(LANGUAGE)
+    spec = SequenceSpec(0, index, request.sampling, array("i", request.prompt))
     history = History(BLOCK, request.prompt)
     output: list[int] = []
     while len(output) < request.max_tokens and len(history) < max_context:
-        output.append(LANGUAGE.likeliest(history.state))
+        output.append(drawer.draw([Draw(spec, history.state, len(history))])[0].token)
         history.append(output[-1])
         if output[-1] in request.end_ids or output[-1] in request.stop_ids:
             break
@@ -107,14 +117,23 @@ class World:
         self.now = 0.0
         self.plans: list[StepPlan] = []
         self.events: list[Event] = []
-        self.output: defaultdict[int, list[int]] = defaultdict(list)
+        self.outputs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        """By request and sequence."""
         self.sequence_ends: dict[int, SequenceFinished] = {}
+        """Of the first sequences."""
+        self.all_ends: dict[tuple[int, int], SequenceFinished] = {}
+        self.scores: defaultdict[int, dict[int, float]] = defaultdict(dict)
+        """By request, place in the prompt -> log-probability."""
         self.ends: dict[int, RequestFinished] = {}
+        self.numbers: dict[tuple[int, int], int] = {}
+        """The runner's name for each sequence: they are numbered in the order in which requests come."""
         self.failed: set[int] = set()
         """Sequences named by a step that failed."""
 
     def add(self, request: GenerationRequest) -> GenerationRequest:
         self.batcher.add(request, self.now)
+        for index in range(request.n):
+            self.numbers[request.id, index] = len(self.numbers) + 1
         return request
 
     def start(self) -> StepPlan | None:
@@ -158,19 +177,33 @@ class World:
     def reason(self, request: int) -> FinishReason:
         return self.ends[request].reason
 
+    @property
+    def output(self) -> defaultdict[int, list[int]]:
+        """Of each request's first sequence."""
+        firsts = {request: tokens for (request, sequence), tokens in self.outputs.items() if sequence == 0}
+        return defaultdict(list, firsts)
+
     def _gather(self) -> None:
         events = self.batcher.collect()
         assert events == sorted(events, key=_rank), "first tokens, then other tokens, then finishes"
         for event in events:
             assert event.request not in self.ends, "an event after the last"
             match event:
-                case TokensEvent(request=request, tokens=tokens, first=first):
-                    assert request not in self.sequence_ends, "tokens after the sequence's end"
-                    assert first == (not self.output[request])
-                    self.output[request].extend(tokens)
-                case SequenceFinished(request=request):
-                    assert request not in self.sequence_ends, "a sequence ended twice"
-                    self.sequence_ends[request] = event
+                case PromptScored(request=request, first=place, logprobs=logprobs):
+                    assert not any(said for (of, _), said in self.outputs.items() if of == request), (
+                        "scores after tokens"
+                    )
+                    assert place == len(self.scores[request]) + 1, "scores out of order"
+                    self.scores[request].update(enumerate(logprobs, place))
+                case TokensEvent(request=request, sequence=sequence, tokens=tokens, first=first):
+                    assert (request, sequence) not in self.all_ends, "tokens after the sequence's end"
+                    assert first == (not self.outputs[request, sequence])
+                    self.outputs[request, sequence].extend(tokens)
+                case SequenceFinished(request=request, sequence=sequence):
+                    assert (request, sequence) not in self.all_ends, "a sequence ended twice"
+                    self.all_ends[request, sequence] = event
+                    if sequence == 0:
+                        self.sequence_ends[request] = event
                 case RequestFinished(request=request):
                     self.ends[request] = event
         self.events.extend(events)
@@ -179,4 +212,6 @@ class World:
 
 
 def _rank(event: Event) -> int:
+    if isinstance(event, PromptScored):
+        return 1
     return (0 if event.first else 1) if isinstance(event, TokensEvent) else 2

@@ -25,17 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/generation.proto\x12\rfirsttoken.v1\x1a\x1egoogle/protobuf/duration.proto\"{\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.firsttoken.v1.TokenIdsH\x00\x12+\n\x08messages\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.MessagesH\x00\x42\x06\n\x04kind\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"4\n\x08Messages\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.firsttoken.v1.Message\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xaa\x01\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seed\"*\n\x04Stop\x12\x0f\n\x07strings\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"s\n\x05Guide\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x12\'\n\x06\x63hoice\x18\x04 \x01(\x0b\x32\x15.firsttoken.v1.ChoiceH\x00\x42\x06\n\x04kind\"\x19\n\x06\x43hoice\x12\x0f\n\x07options\x18\x01 \x03(\t\"D\n\x08Logprobs\x12\x10\n\x03top\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06prompt\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\x06\n\x04_topB\t\n\x07_prompt\"\xb9\x03\n\x0fGenerateRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\x12\x17\n\nmax_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12)\n\x08sampling\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.Sampling\x12!\n\x04stop\x18\x04 \x01(\x0b\x32\x13.firsttoken.v1.Stop\x12)\n\x08priority\x18\x05 \x01(\x0e\x32\x17.firsttoken.v1.Priority\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x30\n\rttft_deadline\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\x12\x0e\n\x01n\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12#\n\x05guide\x18\x0c \x01(\x0b\x32\x14.firsttoken.v1.Guide\x12)\n\x08logprobs\x18\r \x01(\x0b\x32\x17.firsttoken.v1.LogprobsB\r\n\x0b_max_tokensB\x04\n\x02_n\"i\n\x10GenerateResponse\x12%\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x14.firsttoken.v1.DeltaH\x00\x12%\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.FinalH\x00\x42\x07\n\x05\x65vent\"4\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\x05\x12\x18\n\x10\x64iscarded_tokens\x18\x04 \x01(\x05\"N\n\x07Timings\x12\x0e\n\x06queued\x18\x01 \x01(\x01\x12\x0f\n\x07prefill\x18\x02 \x01(\x01\x12\x13\n\x0b\x66irst_token\x18\x03 \x01(\x01\x12\r\n\x05total\x18\x04 \x01(\x01\"\xba\x01\n\x05\x46inal\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.Usage\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.firsttoken.v1.Timings\x12\x13\n\x0bstop_string\x18\x04 \x01(\t\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seed\"8\n\x0fTokenizeRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\"\x1f\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"=\n\x11\x44\x65tokenizeRequest\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x1b\n\x13show_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*i\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x15\n\x11PRIORITY_STANDARD\x10\x02\x12\x12\n\x0ePRIORITY_BATCH\x10\x03*\x9b\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_END\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x04\x32\xfb\x01\n\nGeneration\x12M\n\x08Generate\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.GenerateResponse0\x01\x12K\n\x08Tokenize\x12\x1e.firsttoken.v1.TokenizeRequest\x1a\x1f.firsttoken.v1.TokenizeResponse\x12Q\n\nDetokenize\x12 .firsttoken.v1.DetokenizeRequest\x1a!.firsttoken.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/generation.proto\x12\rfirsttoken.v1\x1a\x1egoogle/protobuf/duration.proto\"{\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.firsttoken.v1.TokenIdsH\x00\x12+\n\x08messages\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.MessagesH\x00\x42\x06\n\x04kind\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"4\n\x08Messages\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.firsttoken.v1.Message\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xac\x04\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1c\n\x0fno_repeat_ngram\x18\t \x01(\x05H\x08\x88\x01\x01\x12:\n\nlogit_bias\x18\n \x03(\x0b\x32&.firsttoken.v1.Sampling.LogitBiasEntry\x12\x11\n\tbad_words\x18\x0b \x03(\t\x12+\n\nbad_tokens\x18\x0c \x03(\x0b\x32\x17.firsttoken.v1.TokenIds\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x12\n\x10_no_repeat_ngram\"w\n\x04Stop\x12\x0f\n\x07strings\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0f\n\x07include\x18\x03 \x01(\x08\x12\x17\n\nmin_tokens\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nignore_end\x18\x05 \x01(\x08\x42\r\n\x0b_min_tokens\"s\n\x05Guide\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x12\'\n\x06\x63hoice\x18\x04 \x01(\x0b\x32\x15.firsttoken.v1.ChoiceH\x00\x42\x06\n\x04kind\"\x19\n\x06\x43hoice\x12\x0f\n\x07options\x18\x01 \x03(\t\"D\n\x08Logprobs\x12\x10\n\x03top\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06prompt\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\x06\n\x04_topB\t\n\x07_prompt\"\xf9\x03\n\x0fGenerateRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\x12\x17\n\nmax_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12)\n\x08sampling\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.Sampling\x12!\n\x04stop\x18\x04 \x01(\x0b\x32\x13.firsttoken.v1.Stop\x12)\n\x08priority\x18\x05 \x01(\x0e\x32\x17.firsttoken.v1.Priority\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x30\n\rttft_deadline\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\x12\x0e\n\x01n\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12#\n\x05guide\x18\x0c \x01(\x0b\x32\x14.firsttoken.v1.Guide\x12)\n\x08logprobs\x18\r \x01(\x0b\x32\x17.firsttoken.v1.Logprobs\x12\x1c\n\x0ftruncate_prompt\x18\x0e \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04\x65\x63ho\x18\x0f \x01(\x08\x42\r\n\x0b_max_tokensB\x04\n\x02_nB\x12\n\x10_truncate_prompt\"\x97\x01\n\x10GenerateResponse\x12%\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x14.firsttoken.v1.DeltaH\x00\x12%\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.FinalH\x00\x12,\n\x06prompt\x18\x03 \x01(\x0b\x32\x1a.firsttoken.v1.PromptEventH\x00\x42\x07\n\x05\x65vent\".\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"M\n\x10PositionLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12(\n\x03top\x18\x02 \x03(\x0b\x32\x1b.firsttoken.v1.TokenLogprob\"u\n\x0bPromptEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x31\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\x12\x15\n\rfirst_logprob\x18\x04 \x01(\x05\"g\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x31\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\x05\x12\x18\n\x10\x64iscarded_tokens\x18\x04 \x01(\x05\"N\n\x07Timings\x12\x0e\n\x06queued\x18\x01 \x01(\x01\x12\x0f\n\x07prefill\x18\x02 \x01(\x01\x12\x13\n\x0b\x66irst_token\x18\x03 \x01(\x01\x12\r\n\x05total\x18\x04 \x01(\x01\"~\n\tOutputEnd\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x32\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x03 \x01(\t\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x05\"\xe5\x01\n\x05\x46inal\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.Usage\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.firsttoken.v1.Timings\x12\x13\n\x0bstop_string\x18\x04 \x01(\t\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12)\n\x07outputs\x18\x06 \x03(\x0b\x32\x18.firsttoken.v1.OutputEndB\x07\n\x05_seed\"l\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x31\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\"\x8f\x01\n\x10\x43ompleteResponse\x12*\n\x07outputs\x18\x01 \x03(\x0b\x32\x19.firsttoken.v1.Completion\x12*\n\x06prompt\x18\x02 \x01(\x0b\x32\x1a.firsttoken.v1.PromptEvent\x12#\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x14.firsttoken.v1.Final\"8\n\x0fTokenizeRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\"\x1f\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"=\n\x11\x44\x65tokenizeRequest\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x1b\n\x13show_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*i\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x15\n\x11PRIORITY_STANDARD\x10\x02\x12\x12\n\x0ePRIORITY_BATCH\x10\x03*\x9b\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_END\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x04\x32\xc8\x02\n\nGeneration\x12M\n\x08Generate\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.GenerateResponse0\x01\x12K\n\x08\x43omplete\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.CompleteResponse\x12K\n\x08Tokenize\x12\x1e.firsttoken.v1.TokenizeRequest\x1a\x1f.firsttoken.v1.TokenizeResponse\x12Q\n\nDetokenize\x12 .firsttoken.v1.DetokenizeRequest\x1a!.firsttoken.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.firsttoken.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=1937
-  _globals['_PRIORITY']._serialized_end=2042
-  _globals['_FINISHREASON']._serialized_start=2045
-  _globals['_FINISHREASON']._serialized_end=2200
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_PRIORITY']._serialized_start=3235
+  _globals['_PRIORITY']._serialized_end=3340
+  _globals['_FINISHREASON']._serialized_start=3343
+  _globals['_FINISHREASON']._serialized_end=3498
   _globals['_PROMPT']._serialized_start=88
   _globals['_PROMPT']._serialized_end=211
   _globals['_TOKENIDS']._serialized_start=213
@@ -45,35 +47,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGE']._serialized_start=292
   _globals['_MESSAGE']._serialized_end=332
   _globals['_SAMPLING']._serialized_start=335
-  _globals['_SAMPLING']._serialized_end=505
-  _globals['_STOP']._serialized_start=507
-  _globals['_STOP']._serialized_end=549
-  _globals['_GUIDE']._serialized_start=551
-  _globals['_GUIDE']._serialized_end=666
-  _globals['_CHOICE']._serialized_start=668
-  _globals['_CHOICE']._serialized_end=693
-  _globals['_LOGPROBS']._serialized_start=695
-  _globals['_LOGPROBS']._serialized_end=763
-  _globals['_GENERATEREQUEST']._serialized_start=766
-  _globals['_GENERATEREQUEST']._serialized_end=1207
-  _globals['_GENERATERESPONSE']._serialized_start=1209
-  _globals['_GENERATERESPONSE']._serialized_end=1314
-  _globals['_DELTA']._serialized_start=1316
-  _globals['_DELTA']._serialized_end=1368
-  _globals['_USAGE']._serialized_start=1370
-  _globals['_USAGE']._serialized_end=1476
-  _globals['_TIMINGS']._serialized_start=1478
-  _globals['_TIMINGS']._serialized_end=1556
-  _globals['_FINAL']._serialized_start=1559
-  _globals['_FINAL']._serialized_end=1745
-  _globals['_TOKENIZEREQUEST']._serialized_start=1747
-  _globals['_TOKENIZEREQUEST']._serialized_end=1803
-  _globals['_TOKENIZERESPONSE']._serialized_start=1805
-  _globals['_TOKENIZERESPONSE']._serialized_end=1836
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1838
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1899
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1901
-  _globals['_DETOKENIZERESPONSE']._serialized_end=1935
-  _globals['_GENERATION']._serialized_start=2203
-  _globals['_GENERATION']._serialized_end=2454
+  _globals['_SAMPLING']._serialized_end=891
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=702
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=750
+  _globals['_STOP']._serialized_start=893
+  _globals['_STOP']._serialized_end=1012
+  _globals['_GUIDE']._serialized_start=1014
+  _globals['_GUIDE']._serialized_end=1129
+  _globals['_CHOICE']._serialized_start=1131
+  _globals['_CHOICE']._serialized_end=1156
+  _globals['_LOGPROBS']._serialized_start=1158
+  _globals['_LOGPROBS']._serialized_end=1226
+  _globals['_GENERATEREQUEST']._serialized_start=1229
+  _globals['_GENERATEREQUEST']._serialized_end=1734
+  _globals['_GENERATERESPONSE']._serialized_start=1737
+  _globals['_GENERATERESPONSE']._serialized_end=1888
+  _globals['_TOKENLOGPROB']._serialized_start=1890
+  _globals['_TOKENLOGPROB']._serialized_end=1936
+  _globals['_POSITIONLOGPROBS']._serialized_start=1938
+  _globals['_POSITIONLOGPROBS']._serialized_end=2015
+  _globals['_PROMPTEVENT']._serialized_start=2017
+  _globals['_PROMPTEVENT']._serialized_end=2134
+  _globals['_DELTA']._serialized_start=2136
+  _globals['_DELTA']._serialized_end=2239
+  _globals['_USAGE']._serialized_start=2241
+  _globals['_USAGE']._serialized_end=2347
+  _globals['_TIMINGS']._serialized_start=2349
+  _globals['_TIMINGS']._serialized_end=2427
+  _globals['_OUTPUTEND']._serialized_start=2429
+  _globals['_OUTPUTEND']._serialized_end=2555
+  _globals['_FINAL']._serialized_start=2558
+  _globals['_FINAL']._serialized_end=2787
+  _globals['_COMPLETION']._serialized_start=2789
+  _globals['_COMPLETION']._serialized_end=2897
+  _globals['_COMPLETERESPONSE']._serialized_start=2900
+  _globals['_COMPLETERESPONSE']._serialized_end=3043
+  _globals['_TOKENIZEREQUEST']._serialized_start=3045
+  _globals['_TOKENIZEREQUEST']._serialized_end=3101
+  _globals['_TOKENIZERESPONSE']._serialized_start=3103
+  _globals['_TOKENIZERESPONSE']._serialized_end=3134
+  _globals['_DETOKENIZEREQUEST']._serialized_start=3136
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3197
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3199
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3233
+  _globals['_GENERATION']._serialized_start=3501
+  _globals['_GENERATION']._serialized_end=3829
 # @@protoc_insertion_point(module_scope)

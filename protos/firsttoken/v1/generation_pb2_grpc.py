@@ -40,6 +40,11 @@ class GenerationStub:
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Complete = channel.unary_unary(
+                '/firsttoken.v1.Generation/Complete',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.CompleteResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/firsttoken.v1.Generation/Tokenize',
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.TokenizeRequest.SerializeToString,
@@ -58,6 +63,13 @@ class GenerationServicer:
 
     def Generate(self, request, context):
         """Streams deltas as tokens appear, then exactly one Final. Errors are statuses, never messages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Complete(self, request, context):
+        """The same request, answered once and whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +96,11 @@ def add_GenerationServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateRequest.FromString,
                     response_serializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Complete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Complete,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_generation__pb2.CompleteResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -124,6 +141,33 @@ class Generation:
             '/firsttoken.v1.Generation/Generate',
             protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
             protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Complete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Generation/Complete',
+            protos_dot_firsttoken_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_generation__pb2.CompleteResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class AbortRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class AbortResponse(_message.Message):
+    __slots__ = ("aborted",)
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    aborted: bool
+    def __init__(self, aborted: _Optional[bool] = ...) -> None: ...
+
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -26,7 +38,7 @@ class GetServerInfoResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., capabilities: _Optional[_Union[EngineCapabilities, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("vocab_size", "max_context", "max_prompt_tokens", "default_max_tokens", "max_message_bytes", "max_stop_strings", "max_stop_string_bytes", "max_stop_token_ids", "max_cache_salt_bytes", "max_sequences", "max_waiting_requests", "max_waiting_tokens", "block_size")
+    __slots__ = ("vocab_size", "max_context", "max_prompt_tokens", "default_max_tokens", "max_message_bytes", "max_stop_strings", "max_stop_string_bytes", "max_stop_token_ids", "max_cache_salt_bytes", "max_sequences", "max_waiting_requests", "max_waiting_tokens", "block_size", "max_outputs", "max_top_logprobs", "max_logit_biases", "max_bad_words", "max_bad_word_size", "max_guide_bytes", "max_request_id_size")
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     MAX_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +52,13 @@ class Limits(_message.Message):
     MAX_WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOGIT_BIASES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BAD_WORD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_GUIDE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_ID_SIZE_FIELD_NUMBER: _ClassVar[int]
     vocab_size: int
     max_context: int
     max_prompt_tokens: int
@@ -53,7 +72,14 @@ class Limits(_message.Message):
     max_waiting_requests: int
     max_waiting_tokens: int
     block_size: int
-    def __init__(self, vocab_size: _Optional[int] = ..., max_context: _Optional[int] = ..., max_prompt_tokens: _Optional[int] = ..., default_max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_cache_salt_bytes: _Optional[int] = ..., max_sequences: _Optional[int] = ..., max_waiting_requests: _Optional[int] = ..., max_waiting_tokens: _Optional[int] = ..., block_size: _Optional[int] = ...) -> None: ...
+    max_outputs: int
+    max_top_logprobs: int
+    max_logit_biases: int
+    max_bad_words: int
+    max_bad_word_size: int
+    max_guide_bytes: int
+    max_request_id_size: int
+    def __init__(self, vocab_size: _Optional[int] = ..., max_context: _Optional[int] = ..., max_prompt_tokens: _Optional[int] = ..., default_max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_cache_salt_bytes: _Optional[int] = ..., max_sequences: _Optional[int] = ..., max_waiting_requests: _Optional[int] = ..., max_waiting_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., max_outputs: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., max_logit_biases: _Optional[int] = ..., max_bad_words: _Optional[int] = ..., max_bad_word_size: _Optional[int] = ..., max_guide_bytes: _Optional[int] = ..., max_request_id_size: _Optional[int] = ...) -> None: ...
 
 class EngineCapabilities(_message.Message):
     __slots__ = ("batch_invariant", "preemption", "score", "masks", "adapters", "salts")

@@ -45,6 +45,11 @@ class OperationsStub:
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetLoadRequest.SerializeToString,
                 response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetLoadResponse.FromString,
                 _registered_method=True)
+        self.Abort = channel.unary_unary(
+                '/firsttoken.v1.Operations/Abort',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -65,6 +70,13 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Abort(self, request, context):
+        """Ends a request by its id, whoever sent it; its stream ends with CANCELLED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.GetLoad,
                     request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetLoadRequest.FromString,
                     response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetLoadResponse.SerializeToString,
+            ),
+            'Abort': grpc.unary_unary_rpc_method_handler(
+                    servicer.Abort,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class Operations:
             '/firsttoken.v1.Operations/GetLoad',
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetLoadRequest.SerializeToString,
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Abort(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/Abort',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.FromString,
             options,
             channel_credentials,
             insecure,
