@@ -23,8 +23,10 @@ from server.http import HttpPort
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import Readiness, Slot, State
-from server.rpc.generation import GenerationParts, GenerationService
+from server.rpc.generation import GenerationService
+from server.rpc.guide_reader import GuideReader
 from server.rpc.limits import request_limits
+from server.rpc.opening import GenerationParts, Opener
 from server.rpc.operations import OperationsParts, OperationsService
 from server.rpc.port import GrpcPort, address_of
 from server.rpc.prompt_reader import PromptReader
@@ -64,6 +66,7 @@ class App:
         self._engine: Engine | None = None
         self._registry: StreamRegistry | None = None
         self._pool: TokenizerPool | None = None
+        self._guides: GuideReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -117,9 +120,8 @@ class App:
 
     async def _open_ports(self) -> None:
         """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""
-        generation = GenerationService(
-            self._generation, self._readiness, self._telemetry, warm_up_secret=self._warm_up_secret
-        )
+        opener = Opener(self._generation, self._readiness, self._telemetry)
+        generation = GenerationService(opener, self._readiness, warm_up_secret=self._warm_up_secret)
         operations = OperationsService(self._operations, self._readiness, server_version())
         self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
         grpc_port = GrpcPort(self._config.grpc, self._readiness, generation, operations, self._count_call)
@@ -143,10 +145,13 @@ class App:
             max_bytes=config.admission.max_tokenizing_bytes,
             retry_after=config.admission.retry_after,
         )
+        guides = self._guides = GuideReader(
+            model.guides, max_waiting=config.guides.max_compiling, retry_after=config.admission.retry_after
+        )
         self._engine, self._registry = engine, registry
         self._metrics.watch_engine(engine.info, engine.stats, server_version())
-        self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts))
-        self._operations.fill(OperationsParts(engine.info, limits, engine.stats, self._open_streams))
+        self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts, guides))
+        self._operations.fill(OperationsParts(engine.info, limits, engine.stats, self._open_streams, registry.abort))
         engine.start(_into_loop(asyncio.get_running_loop(), registry.deliver))
         watchdog = EngineWatchdog(engine, stuck_after=config.engine.stuck_after)
         self._background(watchdog.watch(self._engine_failed))
@@ -192,6 +197,8 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._pool is not None:
             self._pool.close()
+        if self._guides is not None:
+            self._guides.close()
         if self._engine is not None:
             engine, patience = self._engine, 0.0 if self._failure else ENGINE_CLOSE
             await asyncio.wrap_future(start_daemon(lambda: engine.close(patience), "engine-closer"))

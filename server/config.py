@@ -111,8 +111,31 @@ class LimitsConfig(Section):
     """Entries of stop.token_ids."""
     max_cache_salt_bytes: Annotated[int, Field(ge=0, le=65536)] = 256
     """Bytes of cache_salt, in UTF-8."""
+    max_outputs: Annotated[int, Field(ge=1, le=1024)] = 16
+    """n: outputs of one request. Also bounded by the sequences that run at once."""
+    max_top_logprobs: Annotated[int, Field(ge=0, le=1024)] = 20
+    """logprobs.top: likeliest tokens reported beside each token."""
+    max_logit_biases: Annotated[int, Field(ge=0, le=65536)] = 1024
+    """Entries of sampling.logit_bias."""
+    max_bad_words: Annotated[int, Field(ge=0, le=4096)] = 64
+    """Entries of sampling.bad_words, and of sampling.bad_tokens."""
+    max_bad_word_size: Annotated[int, Field(ge=1, le=4096)] = 128
+    """Bytes of one bad word; token ids of one entry of bad_tokens."""
+    max_guide_bytes: Annotated[Bytes, Field(ge=1, le=16 * 1024 * 1024)] = 256 * 1024
+    """Bytes of a guide, in UTF-8."""
+    max_request_id_size: Annotated[int, Field(ge=1, le=1024)] = 128
+    """Characters of request_id."""
     reader_stall: Annotated[Seconds, Field(gt=0)] = 30.0
     """A client that takes nothing off its stream for this many seconds, while there is something to take, loses it."""
+
+
+class GuideConfig(Section):
+    threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """Threads that fill the masks of a step's guided sequences."""
+    cache_entries: Annotated[int, Field(ge=1, le=65536)] = 128
+    """Compiled guides that are kept, the latest used."""
+    max_compiling: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Guides that may wait to be compiled, one at a time; more are refused with RESOURCE_EXHAUSTED."""
 
 
 class TextConfig(Section):
@@ -161,6 +184,8 @@ class Config(Section):
     """When requests are refused."""
     limits: LimitsConfig = LimitsConfig()
     """What a request may ask for."""
+    guides: GuideConfig = GuideConfig()
+    """Structured output."""
     text: TextConfig = TextConfig()
     """Tokenization."""
     lifecycle: LifecycleConfig = LifecycleConfig()

@@ -5,6 +5,7 @@ ServerError
 │   └── NotBuiltError        the field exists in the protocol and is not built yet
 ├── UnknownModelError        no such model here
 ├── DuplicateRequestError    a request of this id is alive
+├── NotOfferedError          the protocol has such a call, and this server does not
 ├── OverloadedError          a cap is reached; carries the delay after which to try again
 ├── DeadlineError            a deadline of the client's passed (or certainly will)
 ├── RequestCancelledError    the client, or an operator, ended the request
@@ -18,6 +19,9 @@ from __future__ import annotations
 
 class ServerError(Exception):
     """Root. ``str(error)`` is written for clients, except for InternalError."""
+
+    request_id = ""
+    """The request that it ended, as its client knows it; empty where there was none yet."""
 
 
 class InvalidRequestError(ServerError):
@@ -39,6 +43,10 @@ class UnknownModelError(ServerError):
 
 
 class DuplicateRequestError(ServerError):
+    pass
+
+
+class NotOfferedError(ServerError):
     pass
 
 

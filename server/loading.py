@@ -17,6 +17,7 @@ from server.phases import Phases
 
 if TYPE_CHECKING:
     from engines.manifest import EngineManifest
+    from engines.sampling.guides import GuideCompiler
     from server.engine import Engine
     from server.text.chat import ChatTemplate
     from server.text.tokenizer import TextTokenizer
@@ -32,6 +33,8 @@ class LoadedModel:
     engine: Engine
     tokenizer: TextTokenizer
     template: ChatTemplate | None
+    guides: GuideCompiler | None = None
+    """Shared with the engine's sampler; None where the engine takes no guides."""
 
 
 def load_model(config: Config, phases: Phases, under_way: Callable[[], object] = bool) -> LoadedModel:
@@ -49,17 +52,20 @@ def load_model(config: Config, phases: Phases, under_way: Callable[[], object] =
 
 def _load_simulated(profile: str, config: Config, *, executor: bool) -> LoadedModel:
     from engines import simulated
+    from engines.simulated.tokenizer import tokenizer_info, tokenizer_json
     from server.assembly import executor_engine, step_engine
 
     rows, tokens = _step_size(config.scheduler)
     shape = simulated.SimulatedShape(max_rows=rows, max_step_tokens=tokens)
+    text = tokenizer_json()
+    guides = _guides(tokenizer_json, shape.vocab_size, tokenizer_info().end_ids, config)
     if executor:
-        twin = simulated.load(profile, shape, executor=True)
+        twin = simulated.load(profile, shape, executor=True, constraints=guides)
         engine = executor_engine(twin.engine, twin.manifest, config)
-        return LoadedModel(engine, *_text_stage(twin.manifest, twin.tokenizer_json))
-    loaded = simulated.load(profile, shape)
+        return LoadedModel(engine, *_text_stage(twin.manifest, text), guides)
+    loaded = simulated.load(profile, shape, constraints=guides)
     engine = step_engine(loaded.engine, loaded.manifest, config)
-    return LoadedModel(engine, *_text_stage(loaded.manifest, loaded.tokenizer_json))
+    return LoadedModel(engine, *_text_stage(loaded.manifest, text), guides)
 
 
 def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: Callable[[], object]) -> LoadedModel:
@@ -71,6 +77,8 @@ def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: C
     text_stage = start_daemon(lambda: _read_text_stage(directory, manifest), "text-loader")
     under_way()
     rows, tokens = _step_size(config.scheduler)
+    path = directory / TOKENIZER_NAME
+    guides = _guides(lambda: path.read_text(encoding="utf-8"), manifest.model.vocab_size, manifest.tokenizer.end_ids, config)
     runner = load(
         directory,
         kv_bytes=config.engine.kv_bytes or None,
@@ -78,6 +86,7 @@ def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: C
         max_rows=rows,
         max_step_tokens=tokens,
         manifest=manifest,
+        constraints=guides,
     )
     timings = runner.load_timings
     phases.record("read", timings.read_seconds)
@@ -86,7 +95,16 @@ def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: C
     phases.record("allocate", timings.allocate_seconds)
     from server.assembly import step_engine
 
-    return LoadedModel(step_engine(runner, manifest, config), *text_stage.result())
+    return LoadedModel(step_engine(runner, manifest, config), *text_stage.result(), guides)
+
+
+def _guides(
+    tokenizer_json: Callable[[], str], vocab_size: int, end_ids: tuple[int, ...], config: Config
+) -> GuideCompiler:
+    from engines.sampling.guides import GuideCompiler
+
+    guides = config.guides
+    return GuideCompiler(tokenizer_json, vocab_size, end_ids, capacity=guides.cache_entries, threads=guides.threads)
 
 
 def _step_size(scheduler: SchedulerConfig) -> tuple[int, int]:

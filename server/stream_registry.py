@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from server.engine import Engine, Event, FinishReason, GenerationRequest
-from server.errors import ReaderStalledError, ServerError
+from server.errors import DuplicateRequestError, ReaderStalledError, RequestCancelledError, ServerError
 from server.sequence_output import SequenceOutput, TextStage
 from server.streams import Observer, Stream
 
@@ -22,6 +22,8 @@ class StreamRegistry:
         self._observer = observer
         self._clock = clock
         self._streams: dict[int, Stream] = {}
+        self._names: dict[str, Stream] = {}
+        """By public id, those whose reader is there and whose end is not."""
         self._ids = itertools.count(1)
         self._epoch = secrets.token_hex(4)
         self._idle = asyncio.Event()
@@ -43,24 +45,34 @@ class StreamRegistry:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, request: GenerationRequest, texts: Sequence[TextStage], observer: Observer | None = None) -> Stream:
-        """Submit a request and open its stream. Raises what Engine.submit raises; then nothing was opened.
+    def open(
+        self,
+        request: GenerationRequest,
+        texts: Sequence[TextStage],
+        observer: Observer | None = None,
+        *,
+        public_id: str = "",
+    ) -> Stream:
+        """Submit a request and open its stream. Raises DuplicateRequestError, and what Engine.submit raises; then nothing was opened.
 
-        ``observer`` is told of this stream instead of the registry's own.
+        ``public_id``: the client's own name for it; empty = one is made. ``observer`` is told of this stream instead of the registry's own.
 
         Events come through the event loop, so none can arrive before this returns.
         """
+        public_id = public_id or f"{self._epoch}-{request.id:x}"
+        if self._is_alive(public_id):
+            raise DuplicateRequestError(f"request_id: a request {public_id!r} is alive")
         outputs = [SequenceOutput(index, text) for index, text in enumerate(texts)]
         stream = Stream(
             request,
             outputs,
             self._engine,
-            public_id=f"{self._epoch}-{request.id:x}",
+            public_id=public_id,
             observer=observer or self._observer,
             clock=self._clock,
         )
         self._engine.submit(request)
-        self._streams[request.id] = stream
+        self._streams[request.id] = self._names[public_id] = stream
         self._readers += 1
         self._idle.clear()
         return stream
@@ -70,10 +82,26 @@ class StreamRegistry:
         if stream.left:
             return
         stream.leave(reason)
+        if self._names.get(stream.public_id) is stream:
+            del self._names[stream.public_id]
         self._readers -= 1
         if not self._readers:
             self._idle.set()
         self._settle(stream)
+
+    def abort(self, public_id: str, why: str) -> bool:
+        """End a request by the id that its client knows. False where none of this id is alive."""
+        if not self._is_alive(public_id):
+            return False
+        stream = self._names[public_id]
+        stream.fail(RequestCancelledError(why), FinishReason.CANCELLED)
+        self._engine.cancel(stream.request.id, FinishReason.CANCELLED)
+        return True
+
+    def _is_alive(self, public_id: str) -> bool:
+        """An id is free again as soon as its request's last word is said, before the reader has gone."""
+        stream = self._names.get(public_id)
+        return stream is not None and stream.finished is None and stream.failure is None
 
     def deliver(self, events: list[Event]) -> None:
         """One step's events, in the engine's order: first tokens first, so that their readers run first."""
@@ -121,6 +149,9 @@ class StreamRegistry:
             raise AssertionError(
                 f"{readers} streams have readers, {self._readers} are counted, idle={self._idle.is_set()}"
             )
+        unread = [name for name, stream in self._names.items() if stream.left or stream.public_id != name]
+        if unread:
+            raise AssertionError(f"the names {unread} belong to streams without a reader")
         settled = [stream.request.id for stream in self if stream.left and stream.finished is not None]
         if settled:
             raise AssertionError(f"requests {settled} are settled and still kept")

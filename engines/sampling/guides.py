@@ -9,25 +9,19 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import llguidance
-import llguidance.numpy
 import numpy as np
 
 from engines.sampling.constraint import Constraint, GuideError, Masks
 from engines.sampling.params import Guide
 
+if TYPE_CHECKING:  # a server imports the library with its first guide
+    import llguidance
+
 _FEW = 2
 """Masks up to which handing them to other threads costs more than it saves."""
-_LIMITS = llguidance.LLParserLimits(
-    initial_lexer_fuel=1_000_000,  # some 20 ms of compiling
-    max_grammar_size=500_000,
-    max_lexer_states=50_000,  # of 1 to 2 kB
-    step_lexer_fuel=200_000,  # some 14 ms of one mask, in the worst case
-    step_max_items=50_000,
-)
-"""What one guide may cost, in llguidance's units. One beyond is refused when it compiles, or ends its own request later."""
 
 
 class GuideConstraint:
@@ -50,10 +44,11 @@ class GuideCompiler:
     """Implements :class:`engines.sampling.constraint.Constraints` for one tokenizer."""
 
     def __init__(
-        self, tokenizer_json: str, vocab_size: int, end_ids: Sequence[int], *, capacity: int = 128, threads: int = 2
+        self, tokenizer_json: Callable[[], str], vocab_size: int, end_ids: Sequence[int], *, capacity: int = 128, threads: int = 2
     ) -> None:
-        """``capacity``: compiled guides that are kept, the latest used. ``threads`` fill masks. Reads the tokenizer when first used: it
-        takes a quarter of a second, which a server without guided requests never spends."""
+        """``tokenizer_json`` gives the text of tokenizer.json; asked when the first guide comes, because reading it takes a quarter
+        of a second that a server without guided requests never spends. ``capacity``: compiled guides that are kept, the latest
+        used. ``threads`` fill masks."""
         self._json = tokenizer_json
         self._vocab_size = vocab_size
         self._end_ids = list(end_ids)
@@ -70,6 +65,14 @@ class GuideCompiler:
         """Compile ``guide`` and keep it: milliseconds, without the interpreter's lock for most of them. Raises GuideError."""
         self._find(guide)
 
+    def knows(self, guide: Guide) -> bool:
+        """Whether it was compiled lately, so that :meth:`open` takes microseconds."""
+        with self._lock:
+            if guide not in self._compiled:
+                return False
+            self._compiled.move_to_end(guide)
+            return True
+
     def open(self, guide: Guide) -> GuideConstraint:
         matcher = self._find(guide)
         with self._lock:  # no two threads may touch one matcher
@@ -82,7 +85,7 @@ class GuideCompiler:
                 self._compiled.move_to_end(guide)
                 return matcher
             tokenizer = self._tokenizer = self._tokenizer or self._read_tokenizer()
-        matcher = llguidance.LLMatcher(tokenizer, _grammar(guide), log_level=0, limits=_LIMITS)
+        matcher = _compile(tokenizer, guide)
         matcher.compute_bitmask()  # the first mask costs most, and some grammars fail only then
         if matcher.is_error():
             raise GuideError(_first_line(matcher.get_error()))
@@ -93,11 +96,15 @@ class GuideCompiler:
         return matcher
 
     def _read_tokenizer(self) -> llguidance.LLTokenizer:
-        return llguidance.LLTokenizer(self._json, n_vocab=self._vocab_size, eos_token=self._end_ids)
+        import llguidance
+
+        return llguidance.LLTokenizer(self._json(), n_vocab=self._vocab_size, eos_token=self._end_ids)
 
     # ------------------------------------------------------------------ engine thread
 
     def fill(self, constraints: Sequence[Constraint]) -> Masks:
+        import llguidance.numpy
+
         matchers = [constraint.matcher for constraint in constraints if isinstance(constraint, GuideConstraint)]
         words = llguidance.numpy.allocate_token_bitmask(len(matchers), self._vocab_size)
         if len(matchers) <= _FEW:
@@ -116,8 +123,24 @@ class GuideCompiler:
         return masks
 
 
+def _compile(tokenizer: llguidance.LLTokenizer, guide: Guide) -> llguidance.LLMatcher:
+    """Bounded: a guide beyond these limits is refused, or ends its own request later."""
+    import llguidance
+
+    limits = llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,  # some 20 ms of compiling
+        max_grammar_size=500_000,
+        max_lexer_states=50_000,  # of 1 to 2 kB
+        step_lexer_fuel=200_000,  # some 14 ms of one mask, in the worst case
+        step_max_items=50_000,
+    )
+    return llguidance.LLMatcher(tokenizer, _grammar(guide), log_level=0, limits=limits)
+
+
 def _grammar(guide: Guide) -> str:
     """Raises GuideError where the text is not even of its kind."""
+    import llguidance
+
     if guide.kind == "regex":
         return str(llguidance.LLMatcher.grammar_from_regex(guide.text))
     if guide.kind == "grammar":

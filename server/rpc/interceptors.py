@@ -52,7 +52,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
     def _guard(self, method: str, handler: Handler) -> Handler:
         parse = handler.request_deserializer
         changes: dict[str, Any] = {}
-        if parse is not None and not handler.request_streaming:
+        if parse is not None:
             changes["request_deserializer"] = tolerant(parse)
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             behaviour = getattr(handler, kind)
@@ -75,7 +75,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
         async def call(request: object, context: CallContext) -> None:
             async with self._translated(method, context):
                 _require_parsed(request)
-                answer = behaviour(request, context)
+                answer = behaviour(_parsed(request) if isinstance(request, AsyncIterator) else request, context)
                 if hasattr(answer, "__aiter__"):
                     async for message in answer:
                         await context.write(message)
@@ -114,13 +114,23 @@ def _require_parsed(request: object) -> None:
         raise request.error
 
 
+async def _parsed(requests: AsyncIterator[object]) -> AsyncIterator[object]:
+    """The requests of a stream; raises where one could not be parsed."""
+    async for request in requests:
+        _require_parsed(request)
+        yield request
+
+
 def _without_text(error: Exception, method: str) -> ServerError:
     """What a client may see of ``error``."""
     if isinstance(error, ServerError) and not isinstance(error, InternalError):
         return error
     error_id = secrets.token_hex(8)
-    log.error("internal error", error_id=error_id, method=method, exc_info=error)
-    return InternalError(f"internal error {error_id}; the server's log has the details under this id")
+    request_id = getattr(error, "request_id", "")
+    log.error("internal error", error_id=error_id, method=method, request=request_id or None, exc_info=error)
+    internal = InternalError(f"internal error {error_id}; the server's log has the details under this id")
+    internal.request_id = request_id
+    return internal
 
 
 def _code_of(context: CallContext) -> str:

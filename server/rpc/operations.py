@@ -9,6 +9,7 @@ import msgspec
 from protos.firsttoken.v1 import operations_pb2 as pb
 from protos.firsttoken.v1.operations_pb2_grpc import OperationsServicer
 from server.engine import EngineInfo, EngineStats
+from server.errors import InvalidRequestError
 from server.readiness import Readiness, Slot
 from server.rpc.context import CallContext
 from server.rpc.limits import RequestLimits
@@ -22,6 +23,8 @@ class OperationsParts(msgspec.Struct, frozen=True):
     limits: RequestLimits
     stats: Callable[[], EngineStats]
     open_streams: Callable[[], int]
+    abort: Callable[[str, str], bool]
+    """(request id, why): ends a request; False where none is alive."""
 
 
 class OperationsService(OperationsServicer):
@@ -45,6 +48,12 @@ class OperationsService(OperationsServicer):
             limits=pb.Limits(**msgspec.structs.asdict(parts.limits)),
             capabilities=pb.EngineCapabilities(**{name: offered[name] for name in names}),
         )
+
+    async def Abort(self, request: pb.AbortRequest, context: CallContext) -> pb.AbortResponse:
+        if not request.request_id:
+            raise InvalidRequestError("request_id", "must not be empty")
+        aborted = self._parts.get().abort(request.request_id, "the request was aborted by Operations.Abort")
+        return pb.AbortResponse(aborted=aborted)
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: CallContext) -> pb.GetLoadResponse:
         parts = self._parts.get()

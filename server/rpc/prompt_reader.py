@@ -35,6 +35,10 @@ class PromptReader:
         finally:
             self._bytes -= prompt.size
 
+    async def read_words(self, words: Sequence[str], *, field: str) -> list[list[int]]:
+        """The runs of ids that spell each word. Raises as read()."""
+        return await self._pool.encode_words(words, field=field) if words else []
+
     async def write(self, ids: Sequence[int], *, show_special_tokens: bool) -> str:
         """The text of ids. Raises as read()."""
         return await self._pool.decode(ids, show_special_tokens=show_special_tokens)

@@ -29,15 +29,15 @@ class PromptSource(msgspec.Struct, frozen=True):
         return len(self.text) + sum(len(message.content) for message in self.messages)
 
 
-def check_prompt(prompt: pb.Prompt, limits: RequestLimits) -> PromptSource:
-    """Raises InvalidRequestError naming the field."""
+def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = False) -> PromptSource:
+    """``truncated``: it will be cut, so that it may be too long. Raises InvalidRequestError naming the field."""
     kind = prompt.WhichOneof("kind")
     if kind == "text":
         if not prompt.text:
             raise InvalidRequestError("prompt.text", "must not be empty")
         return PromptSource("prompt.text", text=prompt.text)
     if kind == "token_ids":
-        return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits))
+        return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits, truncated=truncated))
     if kind == "messages":
         return PromptSource("prompt.messages", messages=_messages(prompt.messages.messages))
     raise InvalidRequestError("prompt", "is required: set one of text, token_ids and messages")
@@ -51,10 +51,10 @@ def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
     raise InvalidRequestError(f"{field}[{index}]", f"must be from 0 to {vocab_size - 1}, it is {value}")
 
 
-def _token_ids(ids: Sequence[int], limits: RequestLimits) -> tuple[int, ...]:
+def _token_ids(ids: Sequence[int], limits: RequestLimits, *, truncated: bool) -> tuple[int, ...]:
     if not ids:
         raise InvalidRequestError("prompt.token_ids", "must have at least 1 token, it has 0")
-    if len(ids) > limits.max_prompt_tokens:
+    if len(ids) > limits.max_prompt_tokens and not truncated:
         raise InvalidRequestError(
             "prompt.token_ids", f"must have at most {limits.max_prompt_tokens} tokens, it has {len(ids)}"
         )

@@ -14,6 +14,7 @@ from server.errors import (
     InternalError,
     InvalidRequestError,
     NotBuiltError,
+    NotOfferedError,
     OverloadedError,
     ReaderStalledError,
     RequestCancelledError,
@@ -30,6 +31,7 @@ TABLE: tuple[tuple[type[ServerError], int, str], ...] = (
     (InvalidRequestError, code_pb2.INVALID_ARGUMENT, "INVALID_REQUEST"),
     (UnknownModelError, code_pb2.NOT_FOUND, "UNKNOWN_MODEL"),
     (DuplicateRequestError, code_pb2.ALREADY_EXISTS, "DUPLICATE_REQUEST"),
+    (NotOfferedError, code_pb2.UNIMPLEMENTED, "NOT_OFFERED"),
     (OverloadedError, code_pb2.RESOURCE_EXHAUSTED, "OVERLOADED"),
     (DeadlineError, code_pb2.DEADLINE_EXCEEDED, "DEADLINE"),
     (ReaderStalledError, code_pb2.CANCELLED, "READER_STALLED"),
@@ -64,6 +66,8 @@ def grpc_status(error: ServerError) -> grpc.Status:
 
 def _info(reason: str, error: ServerError) -> error_details_pb2.ErrorInfo:
     metadata = {"limit": error.reason} if isinstance(error, OverloadedError) else {}
+    if error.request_id:
+        metadata["request_id"] = error.request_id
     return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
 
 

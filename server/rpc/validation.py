@@ -7,20 +7,19 @@ tokens decide. Nothing else makes a GenerationRequest, so nothing unchecked reac
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Sequence
 
 import msgspec
 
-from engines.sampling.params import SamplingParams
+from engines.sampling.params import Guide, SamplingParams
 from protos.firsttoken.v1 import generation_pb2 as pb
-from server.engine import GenerationRequest, PriorityClass
-from server.errors import InvalidRequestError, NotBuiltError
+from server.engine import EngineInfo, GenerationRequest, PriorityClass
+from server.errors import InvalidRequestError, NotBuiltError, UnknownModelError
 from server.rpc.limits import RequestLimits
-from server.rpc.prompts import PromptSource, check_ids, check_prompt
-from server.text.stops import NO_STOPS, StopStrings
-
-MAX_TEMPERATURE = 100.0
+from server.rpc.prompts import PromptSource, check_prompt
+from server.rpc.sampling_fields import check_guide, check_logprobs, check_sampling
+from server.rpc.stop_fields import check_min_tokens, check_stop_ids, check_stop_strings
+from server.text.stops import StopStrings
 
 _PRIORITIES = {
     pb.PRIORITY_UNSPECIFIED: PriorityClass.INTERACTIVE,
@@ -28,6 +27,8 @@ _PRIORITIES = {
     pb.PRIORITY_STANDARD: PriorityClass.STANDARD,
     pb.PRIORITY_BATCH: PriorityClass.BATCH,
 }
+Runs = Sequence[Sequence[int]]
+"""Runs of token ids."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -36,29 +37,52 @@ class Checked(msgspec.Struct, frozen=True):
     prompt: PromptSource
     max_tokens: int | None
     sampling: SamplingParams
+    bad_words: tuple[str, ...]
+    """Still to be read by the tokenizer."""
     stop_strings: StopStrings
     stop_ids: tuple[int, ...]
+    include_stop: bool
+    min_tokens: int
+    end_ids: tuple[int, ...]
+    """Empty where the request ignores the model's ends."""
     priority: PriorityClass
     cache_salt: bytes
     ttft_seconds: float | None
+    request_id: str
+    n: int
+    prompt_logprobs: int | None
+    truncate_prompt: int | None
+    echo: bool
 
     def build(
         self,
         ids: Sequence[int],
         limits: RequestLimits,
+        info: EngineInfo,
         *,
         request_id: int,
-        end_ids: tuple[int, ...],
         arrival: float,
         deadline: float | None,
+        bad_tokens: Runs = (),
     ) -> GenerationRequest:
-        """The engine's request. Raises InvalidRequestError where prompt and max_tokens do not fit the model."""
+        """The engine's request. ``ids`` are the prompt's, ``bad_tokens`` those of the bad words.
+
+        Raises InvalidRequestError where prompt and max_tokens do not fit the model.
+        """
+        if self.truncate_prompt is not None:
+            ids = ids[-self.truncate_prompt :]
+        max_tokens = _fit(len(ids), self.max_tokens, self.prompt.field, limits)
+        if self.min_tokens > max_tokens:
+            raise InvalidRequestError(
+                "stop.min_tokens", f"must be at most max_tokens, {max_tokens}, it is {self.min_tokens}"
+            )
+        _fit_outputs(self.n, len(ids) + max_tokens, info)
         return GenerationRequest(
             id=request_id,
             prompt=tuple(ids),
-            max_tokens=_fit(len(ids), self.max_tokens, self.prompt.field, limits),
-            sampling=self.sampling,
-            end_ids=end_ids,
+            max_tokens=max_tokens,
+            sampling=self._final_sampling(bad_tokens),
+            end_ids=self.end_ids,
             stop_ids=self.stop_ids,
             priority=self.priority,
             tenant="",
@@ -66,34 +90,85 @@ class Checked(msgspec.Struct, frozen=True):
             arrival=arrival,
             deadline=deadline,
             ttft_deadline=None if self.ttft_seconds is None else arrival + self.ttft_seconds,
+            n=self.n,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
+    def _final_sampling(self, bad_tokens: Runs) -> SamplingParams:
+        if not bad_tokens:
+            return self.sampling
+        runs = (*self.sampling.bad_tokens, *(tuple(run) for run in bad_tokens))
+        return msgspec.structs.replace(self.sampling, bad_tokens=tuple(dict.fromkeys(runs)))
 
-def check(request: pb.GenerateRequest, limits: RequestLimits) -> Checked:
-    """Check everything that can be checked without the prompt's tokens. Raises InvalidRequestError for the first violation."""
-    _refuse_unbuilt(request)
+
+def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) -> Checked:
+    """Check everything that can be checked without the prompt's tokens. Raises InvalidRequestError for the first violation, and
+    UnknownModelError."""
+    _check_model(request, info)
+    stop_ids = check_stop_ids(request.stop.token_ids, limits)
+    end_ids = () if request.stop.ignore_end else info.end_ids
+    min_tokens = check_min_tokens(request.stop, limits)
+    max_tokens = _max_tokens(request, limits)
     return Checked(
-        prompt=check_prompt(request.prompt, limits),
-        max_tokens=_max_tokens(request, limits),
-        sampling=_sampling(request.sampling),
-        stop_strings=_stop_strings(request.stop.strings, limits),
-        stop_ids=_stop_ids(request.stop.token_ids, limits),
+        prompt=check_prompt(request.prompt, limits, truncated=request.HasField("truncate_prompt")),
+        max_tokens=max_tokens,
+        sampling=_sampling(request, limits, info, min_tokens=min_tokens, ending_ids=(*end_ids, *stop_ids)),
+        bad_words=tuple(request.sampling.bad_words),
+        stop_strings=check_stop_strings(request.stop.strings, limits),
+        stop_ids=stop_ids,
+        include_stop=request.stop.include,
+        min_tokens=min_tokens,
+        end_ids=end_ids,
         priority=_priority(request.priority),
         cache_salt=_cache_salt(request.cache_salt, limits),
         ttft_seconds=_ttft_deadline(request),
+        request_id=_request_id(request.request_id, limits),
+        n=_outputs(request, max_tokens, limits),
+        prompt_logprobs=_prompt_logprobs(request, limits, info),
+        truncate_prompt=_truncate_prompt(request, limits),
+        echo=request.echo,
     )
 
 
-def _refuse_unbuilt(request: pb.GenerateRequest) -> None:
-    """What the protocol has and the server has not yet: refused by name, never ignored."""
-    for field in ("model", "request_id", "adapter"):
-        if getattr(request, field):
-            raise NotBuiltError(field)
-    for field in ("guide", "logprobs"):
-        if request.HasField(field):
-            raise NotBuiltError(field)
-    if request.HasField("n") and request.n != 1:
-        raise NotBuiltError("n")
+def _check_model(request: pb.GenerateRequest, info: EngineInfo) -> None:
+    if request.model not in ("", info.model):
+        raise UnknownModelError(f"model: no {request.model!r} here, this server serves {info.model!r}")
+    if request.adapter:
+        raise NotBuiltError("adapter")
+
+
+def _sampling(
+    request: pb.GenerateRequest,
+    limits: RequestLimits,
+    info: EngineInfo,
+    *,
+    min_tokens: int,
+    ending_ids: tuple[int, ...],
+) -> SamplingParams:
+    sampling = check_sampling(request.sampling, limits)
+    return msgspec.structs.replace(
+        sampling,
+        logprobs=check_logprobs(request.logprobs, limits) if request.HasField("logprobs") else None,
+        min_tokens=min_tokens,
+        ending_ids=tuple(dict.fromkeys(ending_ids)) if min_tokens else (),
+        guide=_guide(request, limits, info) if request.HasField("guide") else None,
+    )
+
+
+def _guide(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) -> Guide:
+    if not info.capabilities.masks:
+        raise InvalidRequestError("guide", "this engine offers no structured output (capabilities.masks)")
+    if request.stop.ignore_end:
+        raise InvalidRequestError("stop.ignore_end", "must not be set with a guide, whose end is the model's")
+    return check_guide(request.guide, limits)
+
+
+def _prompt_logprobs(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) -> int | None:
+    if not request.logprobs.prompt:
+        return None
+    if not info.capabilities.score:
+        raise InvalidRequestError("logprobs.prompt", "this engine offers no scores of prompts (capabilities.score)")
+    return check_logprobs(request.logprobs, limits)
 
 
 def _fit(prompt_tokens: int, max_tokens: int | None, field: str, limits: RequestLimits) -> int:
@@ -112,6 +187,16 @@ def _fit(prompt_tokens: int, max_tokens: int | None, field: str, limits: Request
     return max_tokens
 
 
+def _fit_outputs(n: int, tokens: int, info: EngineInfo) -> None:
+    """An executor sets the worst case of all outputs aside before it begins; what never fits must not wait for ever."""
+    if info.capabilities.preemption:
+        return
+    blocks = n * -(-tokens // info.block_size)
+    if blocks > info.block_count:
+        most = info.block_count // -(-tokens // info.block_size)
+        raise InvalidRequestError("n", f"must be at most {most} for prompts and max_tokens of this size, it is {n}")
+
+
 def _max_tokens(request: pb.GenerateRequest, limits: RequestLimits) -> int | None:
     if not request.HasField("max_tokens"):
         return None
@@ -122,47 +207,33 @@ def _max_tokens(request: pb.GenerateRequest, limits: RequestLimits) -> int | Non
     return request.max_tokens
 
 
-def _sampling(sampling: pb.Sampling) -> SamplingParams:
-    temperature, top_p, min_p, top_k = sampling.temperature, 1.0, sampling.min_p, sampling.top_k
-    if not 0 <= temperature <= MAX_TEMPERATURE:
+def _outputs(request: pb.GenerateRequest, max_tokens: int | None, limits: RequestLimits) -> int:
+    if not request.HasField("n"):
+        return 1
+    most = 1 if max_tokens == 0 else limits.max_outputs
+    if not 1 <= request.n <= most:
+        raise InvalidRequestError("n", f"must be from 1 to {most}, it is {request.n}")
+    return request.n
+
+
+def _truncate_prompt(request: pb.GenerateRequest, limits: RequestLimits) -> int | None:
+    if not request.HasField("truncate_prompt"):
+        return None
+    if not 1 <= request.truncate_prompt <= limits.max_prompt_tokens:
         raise InvalidRequestError(
-            "sampling.temperature", f"must be from 0 to {MAX_TEMPERATURE:g}, it is {temperature:g}"
+            "truncate_prompt", f"must be from 1 to {limits.max_prompt_tokens}, it is {request.truncate_prompt}"
         )
-    if top_k < 0:
-        raise InvalidRequestError("sampling.top_k", f"must be at least 0, it is {top_k}")
-    if sampling.HasField("top_p"):
-        top_p = sampling.top_p
-        if not 0 < top_p <= 1:
-            raise InvalidRequestError("sampling.top_p", f"must be above 0 and at most 1, it is {top_p:g}")
-    if not 0 <= min_p <= 1:
-        raise InvalidRequestError("sampling.min_p", f"must be from 0 to 1, it is {min_p:g}")
-    seed = sampling.seed if sampling.HasField("seed") else secrets.randbits(64)
-    return SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    return request.truncate_prompt
 
 
-def _stop_strings(strings: Sequence[str], limits: RequestLimits) -> StopStrings:
-    if not strings:
-        return NO_STOPS
-    if len(strings) > limits.max_stop_strings:
+def _request_id(name: str, limits: RequestLimits) -> str:
+    if len(name) > limits.max_request_id_size:
         raise InvalidRequestError(
-            "stop.strings", f"must have at most {limits.max_stop_strings} entries, it has {len(strings)}"
+            "request_id", f"must have at most {limits.max_request_id_size} characters, it has {len(name)}"
         )
-    for index, string in enumerate(strings):
-        size = len(string.encode())
-        if not 1 <= size <= limits.max_stop_string_bytes:
-            raise InvalidRequestError(
-                f"stop.strings[{index}]", f"must have from 1 to {limits.max_stop_string_bytes} bytes, it has {size}"
-            )
-    return StopStrings(strings)
-
-
-def _stop_ids(ids: Sequence[int], limits: RequestLimits) -> tuple[int, ...]:
-    if len(ids) > limits.max_stop_token_ids:
-        raise InvalidRequestError(
-            "stop.token_ids", f"must have at most {limits.max_stop_token_ids} entries, it has {len(ids)}"
-        )
-    check_ids("stop.token_ids", ids, limits.vocab_size)
-    return tuple(dict.fromkeys(ids))
+    if not (name.isascii() and name.isprintable()):
+        raise InvalidRequestError("request_id", f"must be printable ASCII, it is {name!a}")
+    return name
 
 
 def _priority(value: int) -> PriorityClass:

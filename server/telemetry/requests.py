@@ -67,7 +67,8 @@ class RequestTelemetry:
         """A request that never reached the engine."""
         self._count(priority, error)
         if self._log_requests:
-            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority], **_cause(error))
+            request = {"request": name} if (name := getattr(error, "request_id", "")) else {}
+            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority], **request, **_cause(error))
 
     def settled(self, stream: Stream) -> None:
         """Called once for each request that reached the engine."""

@@ -41,7 +41,7 @@ class OutputText:
     among the tokens nor in the text. Special tokens show among the tokens only.
     """
 
-    __slots__ = ("_detokenizer", "_hidden", "_stops", "stopped", "tokens_seen")
+    __slots__ = ("_detokenizer", "_hidden", "_include_stop", "_stops", "stopped", "tokens_seen")
 
     def __init__(
         self,
@@ -50,11 +50,14 @@ class OutputText:
         prompt_ids: Sequence[int] = (),
         stop_strings: StopStrings | Sequence[str] = NO_STOPS,
         hidden_ids: Collection[int] = (),
+        include_stop: bool = False,
     ) -> None:
+        """``include_stop``: the text ends behind the stop string instead of before it."""
         strings = stop_strings if isinstance(stop_strings, StopStrings) else StopStrings(stop_strings)
         self._detokenizer = tokenizer.detokenizer(prompt_ids)
         self._stops = StopMatcher(strings)
         self._hidden = hidden_ids if isinstance(hidden_ids, frozenset) else frozenset(hidden_ids)
+        self._include_stop = include_stop
         self.tokens_seen = 0
         """Tokens fed so far, hidden ones included, those after a stop not."""
         self.stopped: StopHit | None = None
@@ -95,6 +98,8 @@ class OutputText:
         texts.append(scan.text)
         if scan.stop is not None:
             self.stopped = StopHit(scan.stop, self.tokens_seen)
+            if self._include_stop:
+                texts.append(scan.stop)
         return scan.stop is not None
 
     def _resolve(self, reason: FinishReason) -> FinishReason:

@@ -63,6 +63,15 @@ class TokenizerPool:
         size = sum(len(message.content) for message in messages)
         return await self._run(size, lambda: self.tokenizer.encode_chat(template, messages, field=field))
 
+    async def encode_words(self, words: Sequence[str], *, field: str) -> list[list[int]]:
+        """The ids of each word, alone and after a space. Raises as encode()."""
+
+        def encode() -> list[list[int]]:
+            spaced = [form for word in words for form in (word, word if word[0].isspace() else f" {word}")]
+            return [self.tokenizer.encode(form, add_bos=False, field=field) for form in spaced]
+
+        return await self._run(sum(map(len, words)), encode)
+
     async def decode(self, ids: Sequence[int], *, show_special_tokens: bool = False, field: str = "ids") -> str:
         """See TextTokenizer.decode. Raises as encode()."""
         return await self._run(

@@ -186,7 +186,9 @@ class FakeEngine:
         job.sent += 1
         self._generated += 1
         job.first = job.first or time.monotonic()
-        events: list[Event] = [TokensEvent(request.id, 0, (token,), first=job.sent == 1)]
+        events: list[Event] = [
+            TokensEvent(request.id, index, (token,), first=job.sent == 1) for index in range(request.n)
+        ]
         if token in request.end_ids:
             return events + self._end(job, FinishReason.END)
         if token in request.stop_ids:
@@ -203,6 +205,9 @@ class FakeEngine:
         prefill = None if first is None or queued is None else first - queued
         timings = Timings(queued, prefill, first, now - request.arrival)
         return [
-            SequenceFinished(request.id, 0, reason, completion, job.sent - completion),
+            *(
+                SequenceFinished(request.id, index, reason, completion, job.sent - completion)
+                for index in range(request.n)
+            ),
             RequestFinished(request.id, reason, len(request.prompt), 0, timings),
         ]

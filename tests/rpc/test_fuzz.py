@@ -16,7 +16,8 @@ from server.rpc.validation import check
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import collect, configure, request, running
 
-LIMITS = request_limits(configure(), FakeEngine().info)
+INFO = FakeEngine().info
+LIMITS = request_limits(configure(), INFO)
 INT32 = st.one_of(st.integers(-3, 600), st.integers(-(2**31), 2**31 - 1))
 FLOAT = st.floats(width=32)
 TEXT = st.text(max_size=20)
@@ -64,8 +65,8 @@ def test_a_request_is_refused_by_name_or_within_every_limit_case_M6(
     message: pb.GenerateRequest, prompt_tokens: int
 ) -> None:
     try:
-        built = check(message, LIMITS).build(
-            [1] * prompt_tokens, LIMITS, request_id=1, end_ids=(256,), arrival=0.0, deadline=None
+        built = check(message, LIMITS, INFO).build(
+            [1] * prompt_tokens, LIMITS, INFO, request_id=1, arrival=0.0, deadline=None
         )
     except InvalidRequestError as error:
         top = error.field.partition(".")[0].partition("[")[0]
@@ -78,7 +79,7 @@ def test_a_request_is_refused_by_name_or_within_every_limit_case_M6(
     assert 0 < built.sampling.top_p <= 1
     assert 0 <= built.sampling.min_p <= 1
     assert built.sampling.top_k >= 0
-    assert built.n == 1
+    assert 1 <= built.n <= LIMITS.max_outputs
 
 
 async def test_random_bytes_do_not_stop_the_server_case_M6() -> None:

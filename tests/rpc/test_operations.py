@@ -26,6 +26,13 @@ async def test_server_info_tells_every_limit_that_is_enforced() -> None:
             "max_waiting_requests": 44,
             "max_waiting_tokens": 1_000_000,
             "block_size": 16,
+            "max_outputs": 16,
+            "max_top_logprobs": 20,
+            "max_logit_biases": 1024,
+            "max_bad_words": 64,
+            "max_bad_word_size": 128,
+            "max_guide_bytes": 256 * 1024,
+            "max_request_id_size": 128,
         }
         assert info.capabilities.batch_invariant
         assert not info.capabilities.score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import msgspec
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
@@ -17,7 +18,8 @@ from server.rpc.validation import check
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import collect, configure, request, running
 
-LIMITS: RequestLimits = request_limits(configure(), FakeEngine().info)
+INFO = FakeEngine().info
+LIMITS: RequestLimits = request_limits(configure(), INFO)
 NAN = float("nan")
 
 
@@ -70,13 +72,33 @@ VIOLATIONS: list[tuple[str, pb.GenerateRequest, str, tuple[str, ...]]] = [
     ("long salt", request(cache_salt="s" * 257), "cache_salt", ("256", "257")),
     ("no ttft_deadline", request(ttft_deadline=Duration()), "ttft_deadline", ("above 0", "0 s")),
     ("past ttft_deadline", request(ttft_deadline=Duration(seconds=-1)), "ttft_deadline", ("above 0", "-1 s")),
-    ("model", request(model="other"), "model", ("not built",)),
-    ("request_id", request(request_id="mine"), "request_id", ("not built",)),
     ("adapter", request(adapter="lora"), "adapter", ("not built",)),
-    ("n", request(n=2), "n", ("not built",)),
-    ("n of 0", request(n=0), "n", ("not built",)),
-    ("guide", request(guide=pb.Guide()), "guide", ("not built",)),
-    ("logprobs", request(logprobs=pb.Logprobs()), "logprobs", ("not built",)),
+    ("long request_id", request(request_id="x" * 129), "request_id", ("128", "129")),
+    ("request_id that no header carries", request(request_id="a\nb"), "request_id", ("printable ASCII", "a\\nb")),
+    ("n of 0", request(n=0), "n", ("from 1 to 16", "0")),
+    ("n too many", request(n=17), "n", ("from 1 to 16", "17")),
+    ("n without output", request(n=2, max_tokens=0), "n", ("from 1 to 1", "2")),
+    ("guide on an engine without", request(guide=pb.Guide(regex="a")), "guide", ("capabilities.masks",)),
+    ("prompt scores on an engine without", request(logprobs=pb.Logprobs(prompt=True)), "logprobs.prompt", ("score",)),
+    ("logprobs", request(logprobs=pb.Logprobs(top=21)), "logprobs.top", ("from 0 to 20", "21")),
+    ("repetition_penalty", sampling(repetition_penalty=0), "sampling.repetition_penalty", ("above 0", "0")),
+    ("presence_penalty", sampling(presence_penalty=101), "sampling.presence_penalty", ("-100 to 100", "101")),
+    ("frequency_penalty", sampling(frequency_penalty=NAN), "sampling.frequency_penalty", ("-100 to 100", "nan")),
+    ("ngram", request(sampling=pb.Sampling(no_repeat_ngram=65)), "sampling.no_repeat_ngram", ("0 to 64", "65")),
+    ("biased id", request(sampling=pb.Sampling(logit_bias={259: 1.0})), "sampling.logit_bias[259]", ("258", "259")),
+    ("bias", request(sampling=pb.Sampling(logit_bias={3: -101})), "sampling.logit_bias[3]", ("-100 to 100", "-101")),
+    ("bad words", request(sampling=pb.Sampling(bad_words=["x"] * 65)), "sampling.bad_words", ("64", "65")),
+    ("empty bad word", request(sampling=pb.Sampling(bad_words=[""])), "sampling.bad_words[0]", ("1 to 128", "0")),
+    ("empty bad run", request(sampling=pb.Sampling(bad_tokens=[pb.TokenIds()])), "sampling.bad_tokens[0].ids", ("0",)),
+    (
+        "bad id",
+        request(sampling=pb.Sampling(bad_tokens=[pb.TokenIds(ids=[1, 999])])),
+        "sampling.bad_tokens[0].ids[1]",
+        ("258", "999"),
+    ),
+    ("min_tokens", request(stop=pb.Stop(min_tokens=-1)), "stop.min_tokens", ("0 to 511", "-1")),
+    ("min above max", request(stop=pb.Stop(min_tokens=9), max_tokens=8), "stop.min_tokens", ("8", "9")),
+    ("truncate to nothing", request(truncate_prompt=0), "truncate_prompt", ("1 to 511", "0")),
 ]
 
 
@@ -126,7 +148,7 @@ async def test_zero_max_tokens_computes_the_prompt_and_returns_no_token() -> Non
 
 
 def build(message: pb.GenerateRequest) -> GenerationRequest:
-    return check(message, LIMITS).build([1, 2], LIMITS, request_id=9, end_ids=(256,), arrival=50.0, deadline=60.0)
+    return check(message, LIMITS, INFO).build([1, 2], LIMITS, INFO, request_id=9, arrival=50.0, deadline=60.0)
 
 
 def test_what_is_valid_reaches_the_engine_as_it_was_given() -> None:
@@ -166,20 +188,37 @@ def test_unset_sampling_is_greedy_and_a_seed_is_drawn_where_it_matters() -> None
 
 def test_unbuilt_fields_are_of_their_own_kind_and_all_of_them_are_refused() -> None:
     unbuilt = {field for name, _, field, parts in VIOLATIONS if parts == ("not built",)}
-    comments = {"model", "request_id", "adapter", "n", "guide", "logprobs"}
-    assert unbuilt == comments
+    assert unbuilt == {"adapter"}
     with pytest.raises(NotBuiltError):
-        check(request(model="x"), LIMITS)
+        check(request(adapter="x"), LIMITS, INFO)
+
+
+def test_what_is_not_cut_is_refused_and_what_is_cut_keeps_its_end() -> None:
+    long = ids(*[1] * 600)
+    with pytest.raises(InvalidRequestError, match="at most 511 tokens, it has 600"):
+        check(long, LIMITS, INFO)
+    long.truncate_prompt = 3
+    built = check(long, LIMITS, INFO).build([5] * 597 + [6, 7, 8], LIMITS, INFO, request_id=1, arrival=0, deadline=None)
+    assert built.prompt == (6, 7, 8)
+
+
+def test_an_executor_is_not_asked_for_more_blocks_than_it_has() -> None:
+    reserving = msgspec.structs.replace(INFO, capabilities=msgspec.structs.replace(INFO.capabilities, preemption=False))
+    checked = check(request(n=16, max_tokens=100), LIMITS, reserving)
+    with pytest.raises(InvalidRequestError, match=r"n: must be at most 9 .* it is 16"):
+        checked.build([1] * 10, LIMITS, reserving, request_id=1, arrival=0.0, deadline=None)
 
 
 @pytest.mark.parametrize("stop", [["\ud7ff"], ["x" * 1024], ["a", "b"] * 8])
 def test_stop_strings_at_their_limits_are_accepted(stop: list[str]) -> None:
-    assert check(request(stop=pb.Stop(strings=stop)), LIMITS).stop_strings.firsts == {string[0] for string in stop}
+    assert check(request(stop=pb.Stop(strings=stop)), LIMITS, INFO).stop_strings.firsts == {
+        string[0] for string in stop
+    }
 
 
 def test_a_priority_is_never_guessed() -> None:
     expected = {0: 0, 1: 0, 2: 1, 3: 2}
     for value, priority in expected.items():
-        assert check(request(priority=value), LIMITS).priority == priority
+        assert check(request(priority=value), LIMITS, INFO).priority == priority
     with pytest.raises(InvalidRequestError):
-        check(request(priority=4), LIMITS)
+        check(request(priority=4), LIMITS, INFO)

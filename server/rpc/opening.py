@@ -1,0 +1,171 @@
+"""From a request as it came over any wire to its open stream: the one way in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from protos.firsttoken.v1 import generation_pb2 as pb
+from server.engine import EngineInfo, FinishReason, GenerationRequest, PriorityClass
+from server.errors import InternalError, ReaderStalledError, ServerError
+from server.readiness import Readiness, Slot
+from server.rpc.context import CallContext
+from server.rpc.guide_reader import GuideReader
+from server.rpc.limits import RequestLimits
+from server.rpc.prompt_reader import PromptReader
+from server.rpc.validation import Checked, check
+from server.stream_registry import StreamRegistry
+from server.streams import Stream, Unobserved, departure
+from server.telemetry.requests import RequestTelemetry
+from server.text.output import OutputText
+from server.text.tokenizer import TextTokenizer
+
+
+class GenerationParts(msgspec.Struct, frozen=True):
+    """What exists once the engine is loaded."""
+
+    info: EngineInfo
+    limits: RequestLimits
+    registry: StreamRegistry
+    tokenizer: TextTokenizer
+    prompts: PromptReader
+    guides: GuideReader
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A request that was let in."""
+
+    stream: Stream
+    echo: str | None
+    """The prompt's text, where it is to be given back."""
+
+
+class Opener:
+    """Validates, tokenizes, validates the rest, submits. Event loop only."""
+
+    def __init__(
+        self,
+        parts: Slot[GenerationParts],
+        readiness: Readiness,
+        telemetry: RequestTelemetry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.parts = parts
+        self.clock = clock
+        self._readiness = readiness
+        self._telemetry = telemetry
+
+    async def open(
+        self, request: pb.GenerateRequest, context: CallContext, arrival: float, *, is_warm_up: bool = False
+    ) -> Answer:
+        """``arrival`` is this clock's time at which the server read the request. ``is_warm_up``: the server's own, let in before
+        anybody else and not counted.
+
+        Raises ServerErrors; until here a refusal has cost the engine nothing.
+        """
+        try:
+            return await self._open(request, context, arrival, is_warm_up=is_warm_up)
+        except asyncio.CancelledError:
+            error = departure(_reason(context))
+            error.request_id = request.request_id[:128]
+            self._telemetry.refused(error, _priority_of(request))
+            raise
+        except Exception as error:
+            if isinstance(error, ServerError) and request.request_id.isascii():
+                error.request_id = request.request_id[:128]
+            self._telemetry.refused(error, _priority_of(request))
+            raise
+
+    async def _open(
+        self, request: pb.GenerateRequest, context: CallContext, arrival: float, *, is_warm_up: bool
+    ) -> Answer:
+        remaining = context.time_remaining()
+        if not is_warm_up:
+            self._readiness.require_open()
+        parts = self.parts.get()
+        checked = check(request, parts.limits, parts.info)
+        await parts.guides.read(checked.sampling.guide)
+        ids = await parts.prompts.read(checked.prompt)
+        bad_tokens = await parts.prompts.read_words(checked.bad_words, field="sampling.bad_words")
+        if not is_warm_up:
+            self._readiness.require_open()  # a drain may have begun meanwhile
+        final = checked.build(
+            ids,
+            parts.limits,
+            parts.info,
+            request_id=parts.registry.new_id(),
+            arrival=arrival,
+            deadline=None if remaining is None else arrival + remaining,
+            bad_tokens=bad_tokens,
+        )
+        echo = await _echo(parts, checked, final) if checked.echo else None
+        texts = [_output_text(parts, checked, final) for _ in range(final.n)]
+        observer = Unobserved() if is_warm_up else None
+        stream = parts.registry.open(final, texts, observer, public_id=checked.request_id)
+        return Answer(stream, echo)
+
+    @contextlib.asynccontextmanager
+    async def reading(self, stream: Stream, context: CallContext) -> AsyncIterator[None]:
+        """Around all that is done with an open stream. Leaves it whatever happens, for the right reason; errors carry its id."""
+        reason = FinishReason.CANCELLED
+        stream.attach(asyncio.current_task())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if isinstance(stream.failure, ReaderStalledError):
+                _uncancel()
+                stream.failure.request_id = stream.public_id
+                raise stream.failure from None
+            reason = _reason(context)
+            raise
+        except ServerError as error:
+            error.request_id = stream.public_id
+            raise
+        except Exception:
+            stream.failure = stream.failure or InternalError("the stream's handler failed")
+            raise
+        finally:
+            self.parts.get().registry.close(stream, reason)
+
+
+def _output_text(parts: GenerationParts, checked: Checked, request: GenerationRequest) -> OutputText:
+    stops = () if checked.include_stop else request.stop_ids
+    return OutputText(
+        parts.tokenizer,
+        prompt_ids=request.prompt,
+        stop_strings=checked.stop_strings,
+        hidden_ids=frozenset((*request.end_ids, *stops)),
+        include_stop=checked.include_stop,
+    )
+
+
+async def _echo(parts: GenerationParts, checked: Checked, request: GenerationRequest) -> str:
+    """A prompt's text as it was sent; of ids, conversations and what was cut, as the tokenizer writes it."""
+    if checked.prompt.text and checked.truncate_prompt is None:
+        return checked.prompt.text
+    return await parts.prompts.write(request.prompt, show_special_tokens=True)
+
+
+def _priority_of(request: pb.GenerateRequest) -> PriorityClass:
+    """The class to count a refused request under."""
+    return {pb.PRIORITY_STANDARD: PriorityClass.STANDARD, pb.PRIORITY_BATCH: PriorityClass.BATCH}.get(
+        request.priority, PriorityClass.INTERACTIVE
+    )
+
+
+def _reason(context: CallContext) -> FinishReason:
+    """Why a call was cancelled from outside."""
+    remaining = context.time_remaining()
+    passed = remaining is not None and remaining <= 0
+    return FinishReason.DEADLINE if passed else FinishReason.CANCELLED
+
+
+def _uncancel() -> None:
+    """The cancellation was ours, and has done its work: to interrupt a write."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
