@@ -78,7 +78,9 @@ def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: C
     under_way()
     rows, tokens = _step_size(config.scheduler)
     path = directory / TOKENIZER_NAME
-    guides = _guides(lambda: path.read_text(encoding="utf-8"), manifest.model.vocab_size, manifest.tokenizer.end_ids, config)
+    guides = _guides(
+        lambda: path.read_text(encoding="utf-8"), manifest.model.vocab_size, manifest.tokenizer.end_ids, config
+    )
     runner = load(
         directory,
         kv_bytes=config.engine.kv_bytes or None,

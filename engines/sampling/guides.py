@@ -44,7 +44,13 @@ class GuideCompiler:
     """Implements :class:`engines.sampling.constraint.Constraints` for one tokenizer."""
 
     def __init__(
-        self, tokenizer_json: Callable[[], str], vocab_size: int, end_ids: Sequence[int], *, capacity: int = 128, threads: int = 2
+        self,
+        tokenizer_json: Callable[[], str],
+        vocab_size: int,
+        end_ids: Sequence[int],
+        *,
+        capacity: int = 128,
+        threads: int = 2,
     ) -> None:
         """``tokenizer_json`` gives the text of tokenizer.json; asked when the first guide comes, because reading it takes a quarter
         of a second that a server without guided requests never spends. ``capacity``: compiled guides that are kept, the latest

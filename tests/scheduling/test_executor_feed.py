@@ -6,6 +6,7 @@ import os
 import random
 from collections import defaultdict
 
+import msgspec
 import pytest
 
 from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse
