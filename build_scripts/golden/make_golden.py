@@ -15,6 +15,7 @@ import hashlib
 import json
 import platform
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -144,7 +145,7 @@ def main() -> None:
         "made_with": {
             "transformers": transformers.__version__,
             "torch": torch.__version__,
-            "gguf": "0.19.0",
+            "gguf": metadata.version("gguf"),
             "python": platform.python_version(),
         },
         "sequences": sequences,
