@@ -25,6 +25,9 @@ from server.phases import Phases
 from server.readiness import Readiness, Slot, State
 from server.rpc.generation import GenerationService
 from server.rpc.guide_reader import GuideReader
+from server.rpc.kserve.models import ModelBook
+from server.rpc.kserve.service import InferenceParts, InferenceService
+from server.rpc.kserve.statistics import Statistics
 from server.rpc.limits import request_limits
 from server.rpc.opening import GenerationParts, Opener
 from server.rpc.operations import OperationsParts, OperationsService
@@ -60,6 +63,7 @@ class App:
         self._telemetry = RequestTelemetry(self._metrics, log_requests=config.telemetry.log_requests)
         self._generation: Slot[GenerationParts] = Slot()
         self._operations: Slot[OperationsParts] = Slot()
+        self._inference: Slot[InferenceParts] = Slot()
         self._warm_up_secret = secrets.token_hex(16)
         self._grpc: GrpcPort | None = None
         self._http: HttpPort | None = None
@@ -124,7 +128,15 @@ class App:
         generation = GenerationService(opener, self._readiness, warm_up_secret=self._warm_up_secret)
         operations = OperationsService(self._operations, self._readiness, server_version())
         self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
-        grpc_port = GrpcPort(self._config.grpc, self._readiness, generation, operations, self._count_call)
+        inference = InferenceService(self._inference, opener, self._readiness, server_version())
+        grpc_port = GrpcPort(
+            self._config.grpc,
+            self._readiness,
+            generation=generation,
+            operations=operations,
+            inference=inference,
+            count_call=self._count_call,
+        )
         self.grpc_port = await grpc_port.start()
         self._grpc = grpc_port
         log.info("listening", protocol="grpc", address=address_of(self._config.grpc, self.grpc_port))
@@ -152,6 +164,8 @@ class App:
         self._metrics.watch_engine(engine.info, engine.stats, server_version())
         self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts, guides))
         self._operations.fill(OperationsParts(engine.info, limits, engine.stats, self._open_streams, registry.abort))
+        models = ModelBook(engine.info.model)
+        self._inference.fill(InferenceParts(models, Statistics(list(models.kinds)), engine.stats))
         engine.start(_into_loop(asyncio.get_running_loop(), registry.deliver))
         watchdog = EngineWatchdog(engine, stuck_after=config.engine.stuck_after)
         self._background(watchdog.watch(self._engine_failed))

@@ -8,6 +8,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from protos.firsttoken.v1 import generation_pb2, generation_pb2_grpc, operations_pb2, operations_pb2_grpc
+from protos.inference import grpc_service_pb2, grpc_service_pb2_grpc
 from server.config import GrpcConfig
 from server.readiness import Readiness
 from server.rpc.health import HealthServicer
@@ -17,6 +18,7 @@ from server.rpc.reflection import add_reflection
 SERVICES = (
     generation_pb2.DESCRIPTOR.services_by_name["Generation"].full_name,
     operations_pb2.DESCRIPTOR.services_by_name["Operations"].full_name,
+    grpc_service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name,
 )
 HEALTH = "grpc.health.v1.Health"
 MANY = 2**31 - 1
@@ -57,14 +59,17 @@ class GrpcPort:
         self,
         config: GrpcConfig,
         readiness: Readiness,
+        *,
         generation: generation_pb2_grpc.GenerationServicer,
         operations: operations_pb2_grpc.OperationsServicer,
+        inference: grpc_service_pb2_grpc.GRPCInferenceServiceServicer,
         count_call: Callable[[str, str], None],
     ) -> None:
         self._config = config
         self._server = grpc.aio.server(interceptors=[CallGuard(count_call)], options=transport_options(config))
         generation_pb2_grpc.add_GenerationServicer_to_server(generation, self._server)
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, self._server)
+        grpc_service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(readiness, SERVICES), self._server)
         if config.reflection:
             add_reflection(self._server, [*SERVICES, HEALTH])
