@@ -1,6 +1,6 @@
 """Speed against fidelity, for every form in which the embedded engine can store weights: docs/quantisation.md's table.
 
-    python -m benchmarks.weight_forms SOURCE [--directory DIR]
+    python -m benchmarks.weight_forms SOURCE [--only WEIGHTS ...] [--steps N] [--directory DIR]
 
 SOURCE is a GGUF file (its own codes, and forms made of its numbers) or a Hugging Face directory. For each form: likeliest
 tokens as in the reference and mean difference of log-probabilities over the golden positions, perplexity of a fixed text (the
@@ -76,6 +76,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("source", type=Path)
     parser.add_argument("--directory", type=Path, help="where engines are written (a temporary one)")
+    parser.add_argument("--only", metavar="WEIGHTS", action="append", help="this form of weights (all)")
+    parser.add_argument("--steps", type=int, default=DECODE_STEPS, help="decode steps whose median counts")
     arguments = parser.parse_args()
     checkpoint = open_checkpoint(arguments.source)
     golden = golden_of(arguments.source, checkpoint)
@@ -85,8 +87,10 @@ def main() -> None:
     for choice in CHOICES:
         if choice.weights == "gguf" and checkpoint.kind != "gguf":
             continue
+        if arguments.only and choice.weights not in arguments.only:
+            continue
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-            print(measure(checkpoint, golden, choice, Path(directory)).row())
+            print(measure(checkpoint, golden, choice, Path(directory), arguments.steps).row())
         sys.stdout.flush()
 
 
@@ -96,7 +100,7 @@ def golden_of(source: Path, checkpoint: Checkpoint) -> Golden:
     return find_golden(sha256) or own_golden(checkpoint.decoder, checkpoint.tensors, sha256, tokens)
 
 
-def measure(checkpoint: Checkpoint, golden: Golden, choice: NumericsChoice, directory: Path) -> Measured:
+def measure(checkpoint: Checkpoint, golden: Golden, choice: NumericsChoice, directory: Path, steps: int) -> Measured:
     source = FormedSource(checkpoint.tensors, choice.weights)
     graph = build_graph(checkpoint.decoder, source, dequantise=False, progress=lambda _: None)
     ov.save_model(graph, str(directory / "model.xml"), compress_to_fp16=False)
@@ -111,8 +115,8 @@ def measure(checkpoint: Checkpoint, golden: Golden, choice: NumericsChoice, dire
             agreement=agreement,
             mean_difference=difference,
             perplexity=perplexity(driver, checkpoint),
-            one_stream=decode_rate(driver, checkpoint, 1),
-            eight_streams=decode_rate(driver, checkpoint, 8),
+            one_stream=decode_rate(driver, checkpoint, 1, steps),
+            eight_streams=decode_rate(driver, checkpoint, 8, steps),
         )
     finally:
         runner.close()
@@ -141,20 +145,20 @@ def score(driver: Driver, tokens: list[int], top: int) -> Output:
     return output
 
 
-def decode_rate(driver: Driver, checkpoint: Checkpoint, streams: int) -> float:
+def decode_rate(driver: Driver, checkpoint: Checkpoint, streams: int, steps: int) -> float:
     """Tokens per second, all streams together, behind a context of 256 tokens."""
     context = checkpoint.tokenizer.encode(TEXT.read_text()).ids[:256]
-    lanes = [driver.lane(context, len(context) + DECODE_STEPS + 8) for _ in range(streams)]
+    lanes = [driver.lane(context, len(context) + steps + 8) for _ in range(streams)]
     for lane in lanes:
         lane.tokens.append(driver.step([driver.greedy(lane, len(context))])[0].tokens[0])
     seconds = []
-    for _ in range(DECODE_STEPS):
+    for _ in range(steps):
         outputs, elapsed = driver.timed_step([driver.greedy(lane, 1) for lane in lanes])
         seconds.append(elapsed)
         for lane, output in zip(lanes, outputs, strict=True):
             lane.tokens.append(output.tokens[0])
     driver.release(lanes)
-    return streams / statistics.median(seconds[4:])
+    return streams / statistics.median(seconds[steps // 10 :])
 
 
 def manifest_of(checkpoint: Checkpoint, choice: NumericsChoice) -> EngineManifest:

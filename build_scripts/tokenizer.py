@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 
 from build_scripts.errors import CheckpointError, UnsupportedError
@@ -47,16 +48,28 @@ def _words() -> PreTokenizer:
 
 
 def _llama3_words() -> PreTokenizer:
+    return _words_with_digits(r"\p{N}{1,3}")
+
+
+def _qwen2_words() -> PreTokenizer:
+    return _words_with_digits(r"\p{N}")
+
+
+def _words_with_digits(digits: str) -> PreTokenizer:
+    """The split of GPT-4's family, which differs from model to model in how many digits stay together."""
     pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     split = Split(Regex(pattern), behavior="isolated")
     return Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-PRE_TOKENIZERS = {"smollm": _digits_then_words, "gpt-2": _words, "llama-bpe": _llama3_words}
+PRE_TOKENIZERS = {"smollm": _digits_then_words, "gpt-2": _words, "llama-bpe": _llama3_words, "qwen2": _qwen2_words}
 """By the name in tokenizer.ggml.pre."""
+_COMPOSED = ("qwen2",)
+"""Models whose text is put into Unicode's composed form first."""
 
 
 def build_tokenizer(checkpoint: GgufCheckpoint) -> Tokenizer:
@@ -71,6 +84,8 @@ def build_tokenizer(checkpoint: GgufCheckpoint) -> Tokenizer:
         )
     tokens = _strings(checkpoint, "tokenizer.ggml.tokens")
     tokenizer = Tokenizer(_model(tokens, _strings(checkpoint, "tokenizer.ggml.merges")))
+    if name in _COMPOSED:
+        tokenizer.normalizer = NFC()
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[name]()
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.add_tokens(_added_tokens(checkpoint, tokens))
