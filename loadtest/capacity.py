@@ -30,6 +30,8 @@ class Search(msgspec.Struct, frozen=True):
     """Rate of the first probe, requests per second."""
     precision: float = 0.1
     """Stop halving when the bracket's ends lie this close, as a ratio above 1."""
+    factor: float = 2.0
+    """By which the rate is raised or lowered until the bracket is found."""
     repeats: int = 2
     """Probes at the ends of the bracket, to tell luck from truth."""
 
@@ -39,6 +41,8 @@ class Search(msgspec.Struct, frozen=True):
             raise WorkloadError(f"--attainment: must lie between 0 and 1, not {self.attainment:g}")
         if not (self.start > 0 and math.isfinite(self.start)):
             raise WorkloadError(f"--rate: must be above 0, not {self.start:g}")
+        if not self.factor > 1:
+            raise WorkloadError(f"factor: must be above 1, not {self.factor:g}")
         if not self.precision > 0:
             raise WorkloadError(f"--precision: must be above 0, not {self.precision:g}")
 
@@ -117,7 +121,7 @@ def find_capacity(
     """Bracket by doubling or halving, bisect (geometrically), repeat at the ends. Raises LoadError."""
     search.check()
     prober = Prober(workload, search, measure, on_probe)
-    low, high = _bracket(prober, search.start)
+    low, high = _bracket(prober, search)
     while low is not None and high is not None and high / low > 1 + search.precision:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if prober.passes(middle) else (low, middle)
@@ -129,11 +133,11 @@ def find_capacity(
     )
 
 
-def _bracket(prober: Prober, start: float) -> tuple[float | None, float | None]:
-    """A rate that passes and one, twice as high, that does not; None for an end that was not found."""
-    rate, up = start, prober.passes(start)
+def _bracket(prober: Prober, search: Search) -> tuple[float | None, float | None]:
+    """A rate that passes and one, a factor higher, that does not; None for an end that was not found."""
+    rate, up = search.start, prober.passes(search.start)
     for _ in range(MAX_DOUBLINGS):
-        following = rate * 2 if up else rate / 2
+        following = rate * search.factor if up else rate / search.factor
         if prober.passes(following) != up:
             return min(rate, following), max(rate, following)
         rate = following

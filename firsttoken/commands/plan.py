@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadtest.planner.plan import Plan, Wanted
-    from loadtest.planner.traffic import Traffic
+    from loadtest.planner.verify import Check
+    from loadtest.workload import Workload
 
 HELP = "how many devices a load needs, how to use them, and how to set the server"
 SAMPLED_SESSIONS = 5000
@@ -19,13 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     from loadtest.options import add_workload_options
 
-    parser.add_argument("model", type=Path, help="a Hugging Face config.json, a checkpoint's directory, or an engine's")
+    parser.add_argument(
+        "model", nargs="?", type=Path, help="a Hugging Face config.json, a checkpoint's directory, or an engine's"
+    )
     parser.add_argument(
         "--device",
         default="H100-80GB",
         metavar="NAME",
         help="e.g. L40S, A100-80GB, H200, B200, or this: the machine that built the engine (%(default)s)",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="plan for one of the simulator's engines instead: embedded, h100-8b-tp1, ... or a JSON file",
+    )
+    parser.add_argument("--no-check", action="store_true", help="leave out the check by the simulator")
     parser.add_argument(
         "--slo",
         default="chat",
@@ -76,32 +85,50 @@ def run(arguments: argparse.Namespace) -> int:
     from loadtest.errors import LoadError
 
     try:
-        plan = _plan(arguments)
+        workload, wanted = _workload(arguments), _wanted(arguments)
+        plan = _plan(arguments, workload, wanted)
+        check = None if arguments.no_check else _check(plan, wanted, workload)
     except (LoadError, BuildError) as error:
         sys.stderr.write(f"firsttoken plan: {error}\n")
         return 2
-    _say(arguments, plan)
+    _say(arguments, plan, check)
     return 0
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _plan(arguments: argparse.Namespace, workload: Workload, wanted: Wanted) -> Plan:
     from build_scripts.devices import find_device
+    from loadtest.errors import WorkloadError
+    from loadtest.planner import verify
     from loadtest.planner.machine import machine_bill, read_manifest
     from loadtest.planner.model import from_manifest, read_model
     from loadtest.planner.plan import Planner
+    from loadtest.planner.traffic import read_traffic
+    from loadtest.simulation.profile import read_profile
 
+    traffic = read_traffic(workload)
+    if arguments.profile is not None:
+        profile = read_profile(arguments.profile)
+        planner = Planner(verify.profile_model(profile), traffic, wanted)
+        return planner.measured(profile.name, verify.profile_bill(profile), verify.profile_steps(profile))
+    if arguments.model is None:
+        raise WorkloadError("model: give a config.json, a checkpoint or an engine (or --profile)")
     if arguments.device != "this":
-        planner = Planner(read_model(arguments.model), _traffic(arguments), _wanted(arguments))
-        return planner.on_device(find_device(arguments.device))
+        return Planner(read_model(arguments.model), traffic, wanted).on_device(find_device(arguments.device))
     manifest = read_manifest(arguments.model)
-    planner = Planner(from_manifest(manifest), _traffic(arguments), _wanted(arguments))
+    planner = Planner(from_manifest(manifest), traffic, wanted)
     return planner.measured("this machine", machine_bill(manifest), manifest.profile)
 
 
-def _traffic(arguments: argparse.Namespace) -> Traffic:
+def _check(plan: Plan, wanted: Wanted, workload: Workload) -> Check:
+    from loadtest.planner.verify import check_plan
+
+    sys.stderr.write("checking one replica with the simulator (--no-check leaves it out) ...\n")
+    return check_plan(plan, wanted, workload)
+
+
+def _workload(arguments: argparse.Namespace) -> Workload:
     from loadtest.errors import WorkloadError
     from loadtest.options import make_workload
-    from loadtest.planner.traffic import read_traffic
 
     if arguments.concurrency is not None:
         raise WorkloadError("--concurrency: a plan needs a rate")
@@ -109,7 +136,7 @@ def _traffic(arguments: argparse.Namespace) -> Traffic:
         raise WorkloadError("--rate: a plan needs requests per second (or a --trace with its own)")
     if arguments.duration is None and arguments.requests is None and arguments.trace is None:
         arguments.requests = SAMPLED_SESSIONS
-    return read_traffic(make_workload(arguments))
+    return make_workload(arguments)
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:
@@ -131,7 +158,7 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     return wanted
 
 
-def _say(arguments: argparse.Namespace, plan: Plan) -> None:
+def _say(arguments: argparse.Namespace, plan: Plan, check: Check | None) -> None:
     import msgspec
 
     from loadtest.planner import render
@@ -139,9 +166,10 @@ def _say(arguments: argparse.Namespace, plan: Plan) -> None:
     if arguments.config_out is not None:
         arguments.config_out.write_text(render.configuration(plan))
     if arguments.json:
-        sys.stdout.write(msgspec.json.encode(plan).decode() + "\n")
+        said = msgspec.to_builtins(plan) | {"check": msgspec.to_builtins(check)}
+        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
         return
-    sys.stdout.write(render.text(plan))
+    sys.stdout.write(render.text(plan) + (render.checked(check) if check is not None else ""))
     if arguments.config_out is None:
         sys.stdout.write(
             "\nConfiguration of each replica (--config-out FILE writes it):\n\n" + render.configuration(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loadtest.planner.memory import MemoryBill
 from loadtest.planner.plan import Plan
+from loadtest.planner.verify import Check
 from loadtest.table import milliseconds
 
 GIB = 1 << 30
@@ -58,6 +59,14 @@ def text(plan: Plan) -> str:
         f"Step times: {plan.profile.machine}; within {plan.profile.relative_error:.0%}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def checked(check: Check) -> str:
+    """What the simulator said of it."""
+    return (
+        f"The simulator (the real scheduler, these settings) finds {check.capacity:.2f} requests/s for one replica, "
+        f"{check.low:.2f} to {check.high:.2f}; the estimate of {check.estimated:.2f} is {check.ratio:.0%} of it.\n"
+    )
 
 
 def configuration(plan: Plan) -> str:

@@ -25,7 +25,7 @@ class Fake:
         await response.prepare(request)
         for number in range(body["max_tokens"]):
             await asyncio.sleep(self.options.gap)
-            await self._send(response, {"choices": [self._choice(body, f" w{number}")]})
+            await self._send(response, {"choices": [self._choice(body, self.options.word or f" w{number}")]})
         prompt = body.get("prompt") or body["messages"][0]["content"]
         count = len(prompt) if isinstance(prompt, list) else len(prompt.split())
         usage = {
@@ -54,6 +54,7 @@ async def main() -> None:
     parser.add_argument("--gap", type=float, default=0.005)
     parser.add_argument("--fail", type=int, default=-1)
     parser.add_argument("--tokens-per-event", type=int, default=1)
+    parser.add_argument("--word", default="")
     parser.add_argument("--cut", action="store_true")
     fake = Fake(parser.parse_args())
     app = web.Application()

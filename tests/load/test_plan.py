@@ -351,7 +351,18 @@ def test_the_command_prints_the_bill_and_writes_a_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, out = config_json(tmp_path), tmp_path / "server.toml"
-    words = [str(config), "--device", "H100", "--rate", "5", "--slo", "ttft=1s,itl=50ms", "--config-out", str(out)]
+    words = [
+        str(config),
+        "--device",
+        "H100",
+        "--rate",
+        "5",
+        "--slo",
+        "ttft=1s,itl=50ms",
+        "--no-check",
+        "--config-out",
+        str(out),
+    ]
     assert run(*words[:2], "H100-80GB", *words[3:]) == 0
     printed = capsys.readouterr().out
     assert "keys and values" in printed
@@ -363,7 +374,7 @@ def test_the_command_prints_the_bill_and_writes_a_configuration(
 
 def test_an_engines_own_measurements_plan_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_manifest(tmp_path, PROFILE)
-    words = ["--device", "this", "--rate", "1", "--slo", "ttft=1s,itl=50ms", "--json"]
+    words = ["--device", "this", "--rate", "1", "--slo", "ttft=1s,itl=50ms", "--json", "--no-check"]
     assert run(str(tmp_path), *words) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["profile"]["fixed"] == PROFILE.fixed
