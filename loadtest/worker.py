@@ -147,9 +147,10 @@ async def work(output: BinaryIO) -> int:
 
 def main() -> int:
     # Whatever a library prints must not run into the messages.
-    with os.fdopen(os.dup(1), "wb") as output:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
         return asyncio.run(work(output))
+    return 1  # whoever asked is gone
 
 
 if __name__ == "__main__":

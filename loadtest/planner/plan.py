@@ -197,15 +197,17 @@ class Planner:
             sequences_mean=int(chosen.bill.tokens / (traffic.prompt + traffic.output)),
             sequences_p95=int(chosen.bill.tokens / traffic.total_p95),
             contexts=tuple(memory.context_costs(model, chosen.bill, longest)),
-            settings=self._settings(chosen, service),
+            settings=self._settings(chosen, service, self._replica(profile, chosen.bill)),
         )
 
-    def _settings(self, chosen: Option, service: Service) -> Settings:
-        """Seats for twice the mean batch; a queue no longer than the objective allows: the tokens computed within it."""
+    def _settings(self, chosen: Option, service: Service, replica: Replica) -> Settings:
+        """Seats for twice the mean batch at capacity, so that bursts are served; a queue no longer than the objective
+        allows: the tokens that are computed within it."""
         wanted, traffic = self.wanted, self.traffic
         ttft = wanted.slo.ttft if wanted.slo.ttft is not None else 10 * service.ttft_p95
         tokens = max(self.context, int(ttft * service.prefill_rate))
-        seats = max(1, min(wanted.max_sequences, math.ceil(2 * service.running)))
+        full = replica.serve(traffic, chosen.capacity) or service
+        seats = max(1, min(wanted.max_sequences, math.ceil(2 * full.running)))
         fresh = max(1.0, traffic.prompt * (1 - traffic.cached_share))
         return Settings(
             max_context=self.context,
