@@ -51,6 +51,8 @@ class NativeTransport:
             cache_salt=ask.salt,
             model=self._model,
         )
+        if ask.ignore_end:
+            request.stop.ignore_end = True
         if ask.ids is not None:
             request.prompt.token_ids.ids.extend(ask.ids.tolist())
         else:
