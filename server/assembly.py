@@ -41,7 +41,8 @@ def chat_template(manifest: EngineManifest, tokenizer: TextTokenizer) -> ChatTem
 
 def step_engine(runner: StepRunner, manifest: EngineManifest, config: Config) -> Engine:
     limits = runner.limits
-    batcher = Batcher(limits, fingerprint=manifest.fingerprint, config=BatcherConfig(**config.scheduler.model_dump()))
+    scheduling = BatcherConfig(**config.scheduler.model_dump())
+    batcher = Batcher(limits, fingerprint=manifest.fingerprint, config=scheduling, profile=manifest.profile)
     log.info("capacity", **capacity(limits))
     info = _describe(
         manifest,
@@ -66,7 +67,8 @@ def executor_engine(executor: RequestExecutor, manifest: EngineManifest, config:
         max_sequences=limits.max_batch_size,
         max_step_tokens=limits.max_num_tokens,
     )
-    return ExecutorEngine(executor, ExecutorFeed(limits), _admission(config), info)
+    feed = ExecutorFeed(limits, config=BatcherConfig(**config.scheduler.model_dump()), profile=manifest.profile)
+    return ExecutorEngine(executor, feed, _admission(config), info)
 
 
 def _admission(config: Config) -> Admission:

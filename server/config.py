@@ -69,6 +69,38 @@ class SchedulerConfig(Section):
     """Sequences that run at once, at most; more wait. More seats mean more throughput and slower steps."""
     step_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
     """New tokens of one step, at most. Larger steps finish prompts sooner and stretch the gaps of running streams."""
+    budget: Literal["adaptive", "fixed"] = "adaptive"
+    """adaptive: prompts get as much of a step as itl_target allows, by a model of this machine's steps; fixed: all of step_tokens."""
+    itl_target: Annotated[Seconds, Field(gt=0, le=60)] = 0.05
+    """Seconds that a step may take, prompts included, while others stream."""
+    itl_stretch: Annotated[float, Field(ge=1, le=100)] = 2.0
+    """Where that is less than this many times the step without prompts, so long may it take: or new prompts would starve."""
+    idle_step: Annotated[Seconds, Field(gt=0, le=60)] = 1.0
+    """Seconds that a step may take while nobody streams: who comes meanwhile waits for its end."""
+    order: Literal["aged", "arrival"] = "aged"
+    """aged: within a tenant, by when the first token is due and how much work it is; arrival: first come, first served."""
+    length_weight: Annotated[float, Field(ge=0, le=1000)] = 2.0
+    """Seconds of later arrival that a second less of expected work makes up for; bounds how long anybody is overtaken."""
+    interactive_target: Annotated[Seconds, Field(gt=0)] = 0.5
+    """Seconds after arrival at which an interactive request's first token is due: a place in the order, not a promise."""
+    standard_target: Annotated[Seconds, Field(gt=0)] = 2.0
+    """The same for the standard class."""
+    batch_target: Annotated[Seconds, Field(gt=0)] = 60.0
+    """The same for the batch class."""
+    target_per_token: Seconds = 0.0
+    """So many seconds later for each prompt token that must be computed."""
+    length_quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """An answer is expected to be as long as this share of the tenant's earlier ones at most were."""
+    standard_share: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Minimum share of the tokens computed that the standard class gets while it has work, whatever else waits."""
+    batch_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """The same for the batch class."""
+    fair_tenants: bool = True
+    """Within a class, serve tenants by what they were served so far; false: all tenants queue together."""
+    max_preemptions: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Times that a running request gives way to a higher class."""
+    preemptions_per_second: Annotated[float, Field(ge=0, le=10_000)] = 10.0
+    """Of all requests together; what gives way may have to be computed again. 0: nobody gives way."""
     min_prefill_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 16
     """What prompts get of a step even when running streams use it up, so that they always move."""
     max_partial_prefills: Annotated[int, Field(ge=1, le=4096)] = 4
@@ -201,6 +233,11 @@ class Config(Section):
             raise ValueError(
                 f"scheduler.step_tokens ({scheduler.step_tokens}) must be at least scheduler.max_sequences "
                 f"({scheduler.max_sequences}): each running sequence needs a token of every step"
+            )
+        if scheduler.standard_share + scheduler.batch_share >= 1:
+            raise ValueError(
+                f"scheduler.standard_share ({scheduler.standard_share}) and scheduler.batch_share ({scheduler.batch_share}) "
+                "must stay below 1 together"
             )
         if http.enabled and http.port == grpc.port != 0 and http.host == grpc.host:
             raise ValueError(

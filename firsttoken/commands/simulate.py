@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def run_raw(argv: Sequence[str]) -> int:
     try:
         knobs, rest = parse_flags(argv)
         arguments = _parser().parse_args(rest)
-        return _run(arguments, load_config(None, {}, knobs).config)
+        return _run(arguments, load_config(None, {}, knobs).config, knobs)
     except (LoadError, ConfigError, ValueError) as error:
         sys.stderr.write(f"firsttoken simulate: {error}\n")
         return 2
@@ -80,13 +80,13 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace, config: Config) -> int:
+def _run(arguments: argparse.Namespace, config: Config, knobs: Container[str]) -> int:
     from loadtest.options import make_workload
     from loadtest.simulation.compare import parse_modes, simulate_mode
     from loadtest.slo import parse_slo
 
     slo = parse_slo(arguments.slo) if arguments.slo else None
-    workload, setup = make_workload(arguments), _setup(arguments, config)
+    workload, setup = make_workload(arguments), _setup(arguments, config, knobs)
     modes = parse_modes(arguments.compare) if arguments.compare else ["inflight"]
     runs = {mode: simulate_mode(mode, workload, setup) for mode in modes}
     if arguments.report is not None:
@@ -97,17 +97,21 @@ def _run(arguments: argparse.Namespace, config: Config) -> int:
     return 0 if any(record.ok for run in runs.values() for record in run.result.records) else 1
 
 
-def _setup(arguments: argparse.Namespace, config: Config) -> Setup:
+def _setup(arguments: argparse.Namespace, config: Config, knobs: Container[str]) -> Setup:
+    """``knobs``: those that were given; a step is otherwise as large as the profile's engine allows."""
     from loadtest.simulation.profile import read_profile
     from loadtest.simulation.simulate import Setup
     from server.scheduling.admission import Admission
     from server.scheduling.config import BatcherConfig
 
-    caps = config.admission
+    caps, profile = config.admission, read_profile(arguments.profile)
+    scheduler = config.scheduler.model_dump()
+    if "scheduler.step_tokens" not in knobs:
+        scheduler["step_tokens"] = profile.max_step_tokens
     admission = Admission(max_waiting_requests=caps.max_waiting_requests, max_waiting_tokens=caps.max_waiting_tokens)
     return Setup(
-        profile=read_profile(arguments.profile),
-        config=BatcherConfig(**config.scheduler.model_dump()),
+        profile=profile,
+        config=BatcherConfig(**scheduler),
         admission=None if arguments.no_admission else admission,
         engine=arguments.engine,
         max_tokens=arguments.max_tokens,

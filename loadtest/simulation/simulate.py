@@ -104,10 +104,16 @@ def simulate(workload: Workload, setup: Setup, policies: Policies | None = None)
 def _machine(setup: Setup, policies: Policies | None, maker: RequestMaker, clock: VirtualClock, seed: int) -> Machine:
     faults, profile = parse_faults(setup.faults), setup.profile
     if setup.engine == "executor":
-        return _executor_machine(setup, clock, seed, faults)
+        return _executor_machine(setup, policies, clock, seed, faults)
     if setup.engine not in ENGINES:
         raise WorkloadError(f"--engine: must be one of {', '.join(ENGINES)}, not {setup.engine!r}")
-    batcher = Batcher(profile.limits(), fingerprint=profile.name, config=setup.config, policies=policies)
+    batcher = Batcher(
+        profile.limits(),
+        fingerprint=profile.name,
+        config=setup.config,
+        policies=policies,
+        profile=profile.step_profile(),
+    )
     runner = (
         _oracle(setup, clock, seed, faults) if setup.engine == "oracle" else _timed(setup, maker, clock, seed, faults)
     )
@@ -142,7 +148,9 @@ def _oracle(setup: Setup, clock: VirtualClock, seed: int, faults: Faults) -> Ste
     )
 
 
-def _executor_machine(setup: Setup, clock: VirtualClock, seed: int, faults: Faults) -> ExecutorMachine:
+def _executor_machine(
+    setup: Setup, policies: Policies | None, clock: VirtualClock, seed: int, faults: Faults
+) -> ExecutorMachine:
     limits = setup.profile.limits()
     executor = SimulatedExecutor(
         Language(VOCABULARY, end_ids=(END_ID,), seed=seed),
@@ -157,7 +165,8 @@ def _executor_machine(setup: Setup, clock: VirtualClock, seed: int, faults: Faul
         faults=faults,
     )
     inner: ExecutorLimits = executor.limits
-    return ExecutorMachine(ExecutorFeed(inner), executor, clock)
+    feed = ExecutorFeed(inner, config=setup.config, policies=policies, profile=setup.profile.step_profile())
+    return ExecutorMachine(feed, executor, clock)
 
 
 def _account(result: RunResult, machine: Machine, clock: VirtualClock) -> Account:

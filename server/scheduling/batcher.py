@@ -14,6 +14,7 @@ At most one step is in flight. Wishes (cancel, stop, deadline) are recorded at a
 from __future__ import annotations
 
 from engines.contract import RunnerLimits, StepPlan, StepResult
+from engines.manifest import StepProfile
 from server.engine import Event, FinishReason, GenerationRequest
 from server.kv.block_pool import BlockPool, IntegrityError
 from server.kv.hashing import identity_digest
@@ -21,17 +22,22 @@ from server.kv.prefix_cache import PrefixCache
 from server.kv.sequence_blocks import SequenceBlocks
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
+from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
 from server.scheduling.door import BatchingWindow
 from server.scheduling.ledger import Ledger
+from server.scheduling.making import make_budget, make_reception
 from server.scheduling.outcomes import Outcomes, check_outputs
-from server.scheduling.policies import FixedBudget, Policies
+from server.scheduling.policies import Policies
+from server.scheduling.preemption import PreemptionGuard
 from server.scheduling.prefills import Prefills
+from server.scheduling.reception import charge
 from server.scheduling.reuse import Reuse
 from server.scheduling.seating import Seating
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence, token_array
+from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
 
 
@@ -45,36 +51,46 @@ class Batcher:
         fingerprint: str,
         config: BatcherConfig | None = None,
         policies: Policies | None = None,
+        profile: StepProfile | None = None,
     ) -> None:
-        """``fingerprint`` names the engine: equal fingerprints give equal keys and values. Raises ValueError where the
-        configuration and the engine's limits contradict each other, or the pool cannot hold one maximal sequence."""
+        """``fingerprint`` names the engine: equal fingerprints give equal keys and values. ``profile`` is where the cost model starts.
+        Raises ValueError where the configuration and the engine's limits contradict each other, or the pool cannot hold one
+        maximal sequence."""
         self._config = config = (config or BatcherConfig()).checked(limits)
         self._limits = limits
         self._fingerprint = fingerprint
         policies = policies or Policies()
         self._cache = PrefixCache(BlockPool(limits.block_count), limits.block_size, policies.eviction())
-        self._ledger: Ledger[Sequence] = Ledger(policies.order)
+        self.cost = StepCost(profile)
+        """The model of what a step costs, as learned so far."""
+        self._ledger: Ledger[Sequence] = Ledger()
         counters = self._ledger.counters
-        self._room: WaitingRoom[Sequence] = WaitingRoom()
+        self._reception = make_reception(config, self.cost, policies)
+        self._shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
+        self._room: WaitingRoom[Sequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
         self._seats = Seats(self._cache, self._room, counters)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
+        self._seating = Seating(
+            config,
+            cache=self._cache,
+            room=self._room,
+            seats=self._seats,
+            counters=counters,
+            door=policies.door or BatchingWindow(config.batch_size, config.batch_wait),
+            guard=PreemptionGuard(per_request=config.max_preemptions, per_second=config.preemptions_per_second),
+        )
         self._prefills = Prefills(
             config,
             max_step_tokens=limits.max_step_tokens,
             block_size=limits.block_size,
             seats=self._seats,
-            seating=Seating(
-                config,
-                cache=self._cache,
-                room=self._room,
-                seats=self._seats,
-                counters=counters,
-                door=policies.door or BatchingWindow(config.batch_size, config.batch_wait),
-            ),
+            seating=self._seating,
             reuse=Reuse(self._cache, config, counters),
-            budget=policies.budget or FixedBudget(config.step_tokens, config.min_prefill_tokens),
+            budget=policies.budget or make_budget(config, self.cost),
         )
-        self._outcomes = Outcomes(limits.block_size, self._ledger, self._room, self._seats)
+        self._outcomes = Outcomes(
+            limits.block_size, ledger=self._ledger, room=self._room, seats=self._seats, reception=self._reception
+        )
         self._flight: Composition | None = None
         self._last_step = 0
         self._last_sequence = 0
@@ -87,12 +103,13 @@ class Batcher:
         Of n sequences one computes the prompt; the others are held until its first token, and then find the prompt's full blocks
         in the cache and copy the last, partly filled one.
         """
-        record = self._ledger.open(request)
         root = identity_digest(self._fingerprint, self._limits.block_size, salt=request.cache_salt)
-        for index in range(request.n):
+        forks = [token_array(request.prompt) for _ in range(request.n)]
+        tables = [SequenceBlocks(self._cache, root, tokens) for tokens in forks]
+        expected = self._reception.expect(request, self._uncached(request, tables[0]))
+        record = self._ledger.open(request, expected.rank)
+        for index, (tokens, kv) in enumerate(zip(forks, tables, strict=True)):
             self._last_sequence += 1
-            tokens = token_array(request.prompt)
-            kv = SequenceBlocks(self._cache, root, tokens)
             sequence = Sequence(
                 record,
                 index,
@@ -100,6 +117,8 @@ class Batcher:
                 tokens=tokens,
                 kv=kv,
                 max_context=self._limits.max_context,
+                # The first one computes the prompt for all.
+                expected_charge=charge(0, expected.output) if index else expected.charge,
             )
             record.sequences.append(sequence)
             record.unfinished += 1
@@ -108,6 +127,13 @@ class Batcher:
                 record.held += 1
             else:
                 self._room.push(sequence)
+
+    def _uncached(self, request: GenerationRequest, kv: SequenceBlocks) -> int:
+        """Prompt tokens to compute, as far as the cache tells now."""
+        length = len(request.prompt)
+        if request.prompt_logprobs is not None:
+            return length
+        return length - len(kv.match(length - 1)) * self._limits.block_size
 
     def cancel(self, request: int, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Wish for the end of a request, whatever state it is in. Idempotent: the first reason stays. Unknown ids are ignored."""
@@ -147,6 +173,7 @@ class Batcher:
             raise IntegrityError(f"a step was planned while step {self._flight.step} is in flight")
         self._ledger.expire(now)
         self._outcomes.end_marked(now)
+        self._seating.yield_seats(now)
         step = Composition(self._last_step + 1)
         self._decodes.compose(step)
         self._prefills.compose(step, len(self._room), now)
@@ -157,10 +184,25 @@ class Batcher:
             return None
         self._last_step = step.step
         self._flight = step
+        self._account(step)
         self._cache.pool.open_step(step.step)
         self._decodes.follow(step.sampled)
         step.closed, self._outcomes.closed = self._outcomes.closed, []
         return step.plan()
+
+    def _account(self, step: Composition) -> None:
+        """What the step gives to each class; nothing to decide while there is only one."""
+        waiting, seated = self._room.by_class, self._seats.by_class
+        if sum(bool(waiting[level] or seated[level]) for level in range(len(waiting))) < 2:
+            return
+        tokens, has_work = [0] * len(waiting), [count > 0 for count in waiting]
+        for sequence in step.sampled[: step.decodes]:
+            tokens[sequence.level] += 1
+        for sequence, row in zip(step.chunked, step.chunks, strict=True):
+            tokens[sequence.level] += row
+        for sequence in self._seats.prefilling.values():
+            has_work[sequence.level] = True
+        self._shares.serve(tokens, has_work)
 
     def apply(self, result: StepResult, now: float) -> None:
         """A step's outcome: advance, publish full blocks, deliver tokens, finish whoever is at an end.
@@ -169,6 +211,13 @@ class Batcher:
         """
         check_outputs(self._flight, result)
         flight = self._land(result.step)
+        self.cost.observe(
+            flight.new,
+            flight.decodes,
+            flight.context,
+            flight.attention,
+            result.engine_seconds + result.sample_seconds,
+        )
         self._outcomes.succeed(flight, result, now)
         self._cache.pool.complete_step(flight.step)
 

@@ -6,6 +6,18 @@ from dataclasses import dataclass
 
 from engines.contract import RunnerLimits
 
+ORDERS = ("aged", "arrival")
+BUDGETS = ("adaptive", "fixed")
+_NOT_NEGATIVE = (
+    "long_prompt_tokens",
+    "max_prefix_waits",
+    "batch_wait",
+    "length_weight",
+    "target_per_token",
+    "max_preemptions",
+    "preemptions_per_second",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BatcherConfig:
@@ -14,8 +26,38 @@ class BatcherConfig:
     max_sequences: int = 64
     """Seats: sequences that hold KV blocks at once. Each costs one row a step, so more seats mean more throughput and slower steps."""
     step_tokens: int = 512
-    """New tokens in one step, decodes and prefill chunks together. Larger steps finish prompts sooner and stretch the gaps of
+    """New tokens in one step at most, decodes and prefill chunks together. Larger steps finish prompts sooner and stretch the gaps of
     those who are already streaming."""
+    budget: str = "adaptive"
+    """"adaptive": chunks as large as ``itl_target`` allows, by a model of what steps cost on this machine; "fixed": always up to
+    ``step_tokens``."""
+    itl_target: float = 0.05
+    """Seconds between two tokens of a stream that prompts may stretch a step to ..."""
+    itl_stretch: float = 2.0
+    """... or this many times what the step takes without prompts, where that is more."""
+    idle_step: float = 1.0
+    """Seconds of a step while nobody streams: who comes meanwhile waits for its end."""
+    order: str = "aged"
+    """"aged": by due time and expected work; "arrival": first come, first served."""
+    length_weight: float = 2.0
+    """Seconds of later arrival that a second of expected work is worth."""
+    interactive_target: float = 0.5
+    """Seconds in which a first token is due, by class ..."""
+    standard_target: float = 2.0
+    batch_target: float = 60.0
+    target_per_token: float = 0.0
+    """... and so much more for each prompt token that must be computed."""
+    length_quantile: float = 0.5
+    """Quantile of the answers seen that an answer is expected to have."""
+    standard_share: float = 0.2
+    """Minimum share of the tokens of each step, while there is work of the class."""
+    batch_share: float = 0.05
+    fair_tenants: bool = True
+    """Within a class serve tenants by what they were served so far."""
+    max_preemptions: int = 2
+    """Times that a request gives way to a higher class."""
+    preemptions_per_second: float = 10.0
+    """Of all requests together. 0 = no request gives way."""
     min_prefill_tokens: int = 16
     """What prompts get of a step even when decodes have used ``step_tokens`` up: the floor that guarantees progress."""
     max_partial_prefills: int = 4
@@ -37,6 +79,14 @@ class BatcherConfig:
     batch_wait: float = 0.0
     """... or the next of them has waited so many seconds. 0 = nobody is held back."""
 
+    @property
+    def class_shares(self) -> tuple[float, float, float]:
+        return 0.0, self.standard_share, self.batch_share
+
+    @property
+    def targets(self) -> tuple[float, float, float]:
+        return self.interactive_target, self.standard_target, self.batch_target
+
     def checked(self, limits: RunnerLimits) -> BatcherConfig:
         """Raises ValueError, naming both values, where the knobs contradict each other or what the engine can do."""
         for name in (
@@ -50,11 +100,10 @@ class BatcherConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("long_prompt_tokens", "max_prefix_waits"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
-        if self.batch_wait < 0.0:
-            raise ValueError(f"batch_wait must be at least 0, not {self.batch_wait}")
+        self._check_policies()
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark must be in [0, 1), not {self.watermark}")
         if self.max_sequences > limits.max_rows:
@@ -70,6 +119,23 @@ class BatcherConfig:
             )
         check_capacity(limits)
         return self
+
+    def _check_policies(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {self.order!r}")
+        if self.budget not in BUDGETS:
+            raise ValueError(f"budget must be one of {', '.join(BUDGETS)}, not {self.budget!r}")
+        if not 0.0 < self.length_quantile < 1.0:
+            raise ValueError(f"length_quantile must be in (0, 1), not {self.length_quantile}")
+        if self.itl_target <= 0.0 or self.idle_step <= 0.0 or self.itl_stretch < 1.0:
+            raise ValueError(
+                f"itl_target ({self.itl_target}) and idle_step ({self.idle_step}) must be above 0, "
+                f"itl_stretch ({self.itl_stretch}) at least 1"
+            )
+        if self.standard_share < 0.0 or self.batch_share < 0.0 or self.standard_share + self.batch_share >= 1.0:
+            raise ValueError(
+                f"standard_share ({self.standard_share}) and batch_share ({self.batch_share}) must be at least 0 and together below 1"
+            )
 
 
 def check_capacity(limits: RunnerLimits) -> None:

@@ -65,11 +65,14 @@ class Decodes:
         if any(not sequence.seated for sequence in sequences):
             rows = [row for row, sequence in zip(rows, sequences, strict=True) if sequence.seated]
             sequences = [sequence for sequence in sequences if sequence.seated]
+        context = 0
         for sequence in sequences:
             sequence.scheduled += 1
+            context += sequence.scheduled
         step.rows = rows
         step.sampled = sequences
-        step.tokens = len(rows)
+        step.tokens = step.decodes = len(rows)
+        step.context = context
         self.follow([])
 
     def _grow(self, sequence: Sequence) -> bool:

@@ -18,14 +18,20 @@ from functools import partial
 from hashlib import sha256
 
 from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse, ExecutorStats
+from engines.manifest import StepProfile
 from server.engine import Event, FinishReason, GenerationRequest, PriorityClass
 from server.kv.block_pool import IntegrityError
+from server.scheduling.config import BatcherConfig
+from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.executor_mirror import ExecutorMirror
 from server.scheduling.ledger import Ledger
-from server.scheduling.policies import FirstComeFirstServed, Order
+from server.scheduling.making import make_reception
+from server.scheduling.policies import Policies
+from server.scheduling.reception import Reception, charge
 from server.scheduling.record import RequestRecord, SequenceRecord
 from server.scheduling.sequence import token_array
+from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
 
 _REASONS = {
@@ -43,8 +49,8 @@ class FedSequence(SequenceRecord):
 
     __slots__ = ("delivered",)
 
-    def __init__(self, record: RequestRecord[FedSequence], index: int) -> None:
-        super().__init__(record, index)
+    def __init__(self, record: RequestRecord[FedSequence], index: int, expected_charge: float) -> None:
+        super().__init__(record, index, expected_charge)
         self.delivered = 0
 
     @property
@@ -62,12 +68,24 @@ Fed = RequestRecord[FedSequence]
 class ExecutorFeed:
     """The batcher's counterpart for a :class:`engines.contract.RequestExecutor`. Engine thread only."""
 
-    def __init__(self, limits: ExecutorLimits, *, inner_queue: int = 2, order: Order | None = None) -> None:
-        """Raises ValueError where the executor cannot hold one maximal sequence, or ``inner_queue`` is below 1."""
+    def __init__(
+        self,
+        limits: ExecutorLimits,
+        *,
+        inner_queue: int = 2,
+        config: BatcherConfig | None = None,
+        policies: Policies | None = None,
+        profile: StepProfile | None = None,
+    ) -> None:
+        """Of ``config`` what concerns the waiting room counts, of ``policies`` the order. Raises ValueError where the executor cannot hold
+        one maximal sequence, or ``inner_queue`` is below 1."""
+        config = config or BatcherConfig()
         self._limits = limits
         self._mirror = ExecutorMirror(limits, inner_queue)
-        self._ledger: Ledger[FedSequence] = Ledger(order or FirstComeFirstServed())
-        self._room: WaitingRoom[FedSequence] = WaitingRoom()
+        self._ledger: Ledger[FedSequence] = Ledger()
+        self._reception: Reception = make_reception(config, StepCost(profile), policies or Policies())
+        self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
+        self._room: WaitingRoom[FedSequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}
         """Prompt tokens of the requests inside that have not answered yet."""
@@ -78,8 +96,11 @@ class ExecutorFeed:
 
     def add(self, request: GenerationRequest, now: float) -> None:  # noqa: ARG002 - orders to come rank by time
         """Queue a validated request. Raises DuplicateRequestError."""
-        record = self._ledger.open(request)
-        record.sequences.extend(FedSequence(record, index) for index in range(request.n))
+        expectation = self._reception.expect(request, len(request.prompt))
+        record = self._ledger.open(request, expectation.rank)
+        # The first one waits, and is charged, for all of them.
+        everything = charge(len(request.prompt), request.n * expectation.output)
+        record.sequences.extend(FedSequence(record, index, everything) for index in range(request.n))
         record.unfinished = request.n
         record.held = request.n - 1
         for sequence in record.sequences[1:]:
@@ -113,7 +134,9 @@ class ExecutorFeed:
         self._settle(now)
         fed: list[ExecutorRequest] = []
         while self._mirror.can_enter and self._room.peek() is not None:
-            record: Fed = self._room.pop().record
+            sequence = self._room.pop()
+            record: Fed = sequence.record
+            self._account(sequence)
             self._enter(record, now)
             fed.append(_executor_request(record.request, self._limits.max_context))
         return fed
@@ -130,6 +153,14 @@ class ExecutorFeed:
         self._ledger.counters.prompt_tokens += len(request.prompt)
         demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
         self._mirror.enter(request.id, request.n * demand, request.n)
+
+    def _account(self, sequence: FedSequence) -> None:
+        """Whoever goes in takes of its class's due what it is expected to take."""
+        tokens = [0] * len(PriorityClass)
+        tokens[sequence.level] = max(1, int(sequence.expected_charge))
+        has_work = [count > 0 for count in self._room.by_class]
+        has_work[sequence.level] = True
+        self._shares.serve(tokens, has_work)
 
     def take_cancellations(self, now: float) -> list[int]:
         """Requests whose end to ask the executor for, at once; each is named once."""
@@ -215,11 +246,20 @@ class ExecutorFeed:
             sequence.held = False
             record.held -= 1
         sequence.seated = False
+        self._reception.learn(record.request, reason, sequence.delivered)
         self._ledger.finish(sequence, reason, now)
+        if not record.unfinished:
+            self._settle_up(record)
         if not record.unfinished and self._inside.pop(record.request.id, None) is not None:
             self._silent.pop(record.request.id, None)
             self._cancelling.discard(record.request.id)
             self._mirror.leave(record.request.id)
+
+    def _settle_up(self, record: Fed) -> None:
+        """All of a request's sequences are over: its tenant is charged what they took."""
+        delivered = sum(sequence.delivered for sequence in record.sequences)
+        computed = len(record.request.prompt) - record.cached_tokens if delivered else 0
+        self._room.settle(record.sequences[0], charge(computed, delivered))
 
     # ------------------------------------------------------------------ what is
 

@@ -10,7 +10,6 @@ from server.kv.block_pool import IntegrityError
 from server.scheduling.counters import Counters
 from server.scheduling.deadlines import Deadlines
 from server.scheduling.outbox import Outbox
-from server.scheduling.policies import Order
 from server.scheduling.record import RequestRecord, S
 
 Logprobs = tuple[float, ...]
@@ -21,25 +20,22 @@ class Ledger(Generic[S]):
     """Live requests. A wish (cancel, deadline, stop) is only recorded here; the batcher acts on it between steps, whatever state
     the request is in. ``finish`` is the only writer of a finish reason. Engine thread only."""
 
-    __slots__ = ("_arrivals", "_deadlines", "_marked", "_order", "counters", "outbox", "records")
+    __slots__ = ("_arrivals", "_deadlines", "_marked", "counters", "outbox", "records")
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self) -> None:
         self.records: dict[int, RequestRecord[S]] = {}
         self.outbox = Outbox()
         self.counters = Counters()
-        self._order = order
         self._deadlines = Deadlines()
         self._marked: list[S] = []
         self._arrivals = 0
 
-    def open(self, request: GenerationRequest) -> RequestRecord[S]:
-        """Raises DuplicateRequestError."""
+    def open(self, request: GenerationRequest, rank: float) -> RequestRecord[S]:
+        """``rank``: its place within its class and tenant, lower first. Raises DuplicateRequestError."""
         if request.id in self.records:
             raise DuplicateRequestError(f"request {request.id} is alive")
         self._arrivals += 1
-        record: RequestRecord[S] = RequestRecord(
-            request, (int(request.priority), self._order.rank(request), self._arrivals)
-        )
+        record: RequestRecord[S] = RequestRecord(request, (int(request.priority), rank, self._arrivals))
         self.records[request.id] = record
         self._deadlines.add(request)
         return record

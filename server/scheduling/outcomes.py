@@ -6,6 +6,7 @@ from engines.contract import Output, Row, Score, StepError, StepResult
 from server.engine import FinishReason, PromptScored, TokensEvent
 from server.scheduling.composition import Composition
 from server.scheduling.ledger import Ledger
+from server.scheduling.reception import Reception, charge
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
@@ -14,13 +15,22 @@ from server.scheduling.waiting_room import WaitingRoom
 class Outcomes:
     """Applies outcomes and ends sequences; the only one who takes a sequence out of the house. Engine thread only."""
 
-    __slots__ = ("_block_size", "_ledger", "_room", "_seats", "closed")
+    __slots__ = ("_block_size", "_ledger", "_reception", "_room", "_seats", "closed")
 
-    def __init__(self, block_size: int, ledger: Ledger[Sequence], room: WaitingRoom[Sequence], seats: Seats) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        ledger: Ledger[Sequence],
+        room: WaitingRoom[Sequence],
+        seats: Seats,
+        reception: Reception,
+    ) -> None:
         self._block_size = block_size
         self._ledger = ledger
         self._room = room
         self._seats = seats
+        self._reception = reception
         self.closed: list[int] = []
         """Ids that the runner may forget; the next plan tells it."""
 
@@ -64,6 +74,9 @@ class Outcomes:
                 record.cached_tokens = 0
         if sequence.opened:
             self.closed.append(sequence.id)
+        computed = min(sequence.prompt_length, sequence.computed) - sequence.record.cached_tokens
+        self._room.settle(sequence, charge(max(0, computed), sequence.generated))
+        self._reception.learn(sequence.record.request, reason, sequence.generated)
         self._ledger.finish(sequence, reason, now)
 
     def _release(self, sequence: Sequence) -> None:

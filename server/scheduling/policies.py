@@ -6,42 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.engine import GenerationRequest
 from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed
+from server.scheduling.budget import StepBudget
 from server.scheduling.door import Door
+from server.scheduling.order import Order
 from server.scheduling.sequence import Sequence
-
-
-class Order(Protocol):
-    """Who goes first within a class."""
-
-    def rank(self, request: GenerationRequest) -> float:
-        """Lower goes first; equals go by arrival. Asked once, when the request is queued, so that waiting is bounded."""
-        ...
-
-
-class FirstComeFirstServed:
-    def rank(self, request: GenerationRequest) -> float:  # noqa: ARG002 - the order of queueing decides
-        return 0.0
-
-
-class StepBudget(Protocol):
-    """How many new tokens prompts get of the next step."""
-
-    def prefill_tokens(self, decodes: int) -> int:
-        """At least 1, whatever ``decodes`` (rows of one token each) already take."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedBudget:
-    """``total`` tokens a step; prompts get what decodes leave, and never less than ``floor``."""
-
-    total: int
-    floor: int
-
-    def prefill_tokens(self, decodes: int) -> int:
-        return max(self.total - decodes, self.floor)
 
 
 class VictimPolicy(Protocol):
@@ -63,7 +32,7 @@ class LowestClassNewest:
 class Policies:
     """The batcher's replaceable parts. None = as the configuration says."""
 
-    order: Order = field(default_factory=FirstComeFirstServed)
+    order: Order | None = None
     victims: VictimPolicy = field(default_factory=LowestClassNewest)
     budget: StepBudget | None = None
     door: Door | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from engines.contract import Row, Score, SequenceSpec, Want
+from server.scheduling.budget import Allowance, StepBudget
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
 from server.scheduling.decodes import SAMPLE_ONE
-from server.scheduling.policies import StepBudget
 from server.scheduling.reuse import Reuse
 from server.scheduling.seating import Seating
 from server.scheduling.seats import Seats
@@ -42,34 +42,37 @@ class Prefills:
         others = len(self._seats.prefilling) + waiting
         if not others:
             return
-        decodes = len(step.rows)
-        allowance = min(self._budget.prefill_tokens(decodes), self._max_step_tokens - decodes)
+        allowance = self._budget.allowance(step.decodes, step.context)
         for sequence, size in self._share_out(step, allowance, now, contended=others > 1).items():
             self._add_row(step, sequence, size, now)
 
-    def _share_out(self, step: Composition, allowance: int, now: float, *, contended: bool) -> dict[Sequence, int]:
+    def _share_out(
+        self, step: Composition, allowance: Allowance, now: float, *, contended: bool
+    ) -> dict[Sequence, int]:
         """Who computes how many tokens. A long prompt takes its share while others want the step; leftovers go by order again."""
-        at_most = self._config.max_partial_prefills
-        share = -(-allowance // at_most) if contended else allowance
+        at_most, long = self._config.max_partial_prefills, self._config.long_prompt_tokens
         chunks: dict[Sequence, int] = {}
-        left, partial = allowance, 0
-        for sequence in self._seating.in_order(len(step.rows), now):
+        left, partial = self._max_step_tokens - step.decodes, 0
+        for sequence in self._seating.in_order(step.decodes, now):
             if not self._reuse.advance(sequence, step):
                 continue
-            remaining = len(sequence.tokens) - sequence.scheduled
-            bound = min(left, share) if remaining > self._config.long_prompt_tokens else left
-            size = self._chunk(sequence, 0, bound)
+            past, remaining = sequence.scheduled, len(sequence.tokens) - sequence.scheduled
+            part = 1.0 / at_most if contended and remaining > long else 1.0
+            size = self._chunk(sequence, 0, min(left, allowance.most(past, part)))
             if size:
                 chunks[sequence] = size
+                allowance.spend(past, size)
                 left -= size
                 partial += size < remaining
-                if left <= 0 or partial >= at_most:
+                if left <= 0 or partial >= at_most or allowance.spent:
                     break
                 if contended:
                     self._announce(step, sequence, size)
         for sequence, size in chunks.items():
-            if left > 0:
-                more = self._chunk(sequence, size, left)
+            if left > 0 and not allowance.spent:
+                past = sequence.scheduled + size
+                more = self._chunk(sequence, size, min(left, allowance.most(past, 1.0)))
+                allowance.spend(past, more)
                 chunks[sequence] = size + more
                 left -= more
         return chunks
@@ -106,7 +109,10 @@ class Prefills:
         step.rows.append(Row(sequence.id, sequence.tokens[start:end], start, sequence.tables, want))
         (step.sampled if draws else step.partial).append(sequence)
         step.chunked.append(sequence)
+        step.chunks.append(size)
         step.tokens += size
+        step.new += size
+        step.attention += size * (start + size / 2)
         sequence.scheduled = end
         record = sequence.record
         if record.planned_at is None:

@@ -52,27 +52,38 @@ class SequenceRecord:
     """One sequence's way from the waiting room to its one finish."""
 
     __slots__ = (
+        "charged",
         "discarded",
         "ending",
+        "expected_charge",
         "finish",
         "fresh",
         "held",
         "index",
         "key",
+        "level",
         "opened",
         "queued",
         "record",
         "request",
         "seated",
         "stop_after",
+        "tenant",
     )
 
-    def __init__(self, record: RequestRecord[Any], index: int) -> None:
+    def __init__(self, record: RequestRecord[Any], index: int, expected_charge: float = 0.0) -> None:
         self.record = record
         self.request = record.request.id
         self.index = index
         """Which of the request's n sequences."""
         self.key = (*record.key, index)
+        self.level = record.key[0]
+        """Its class."""
+        self.tenant: str = record.request.tenant
+        self.expected_charge = expected_charge
+        """Weighted tokens that it will probably take of its tenant's due."""
+        self.charged: float | None = None
+        """What its tenant was charged for it; the waiting room alone writes it."""
         self.queued = False
         """In the waiting room."""
         self.seated = False

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from math import ceil
 
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.config import BatcherConfig
 from server.scheduling.counters import Counters
 from server.scheduling.door import Door
+from server.scheduling.preemption import PreemptionGuard
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
 
 
 class Seating:
-    """Merges seated prompts and the waiting room by key; seats from the room only as far as the asker goes on."""
+    """Merges seated prompts and the waiting room, class by class and by key; seats from the room only as far as the asker goes on."""
 
-    __slots__ = ("_cache", "_config", "_counters", "_door", "_promised", "_room", "_seats", "_watermark")
+    __slots__ = ("_cache", "_config", "_counters", "_door", "_guard", "_promised", "_room", "_seats", "_watermark")
 
     def __init__(
         self,
@@ -28,10 +29,12 @@ class Seating:
         seats: Seats,
         counters: Counters,
         door: Door,
+        guard: PreemptionGuard,
     ) -> None:
         self._config = config
         self._cache = cache
         self._door = door
+        self._guard = guard
         self._room = room
         self._seats = seats
         self._counters = counters
@@ -40,7 +43,7 @@ class Seating:
         """Blocks that seated prompts still need and that must not be promised again."""
 
     def in_order(self, decoding: int, now: float) -> Iterator[Sequence]:
-        """Seated sequences with tokens to compute, first by key first. Who is taken from the room is seated when yielded.
+        """Seated sequences with tokens to compute: by class, first by key first. Who is taken from the room is seated when yielded.
         ``decoding`` rows of one token each are in the step already.
 
         Once the next in the room cannot be seated nobody behind it is, so that a large prompt is not starved by small ones.
@@ -48,14 +51,20 @@ class Seating:
         seated = sorted(self._seats.prefilling.values(), key=lambda sequence: sequence.key)
         self._promised = sum(self._blocks_left(sequence) for sequence in seated)
         may_seat = self._door_is_open(decoding, now)
+        for level in self._room.shares.order:
+            own = [sequence for sequence in seated if sequence.key[0] == level]
+            may_seat = yield from self._merge(level, own, may_seat=may_seat)
+
+    def _merge(self, level: int, seated: list[Sequence], *, may_seat: bool) -> Generator[Sequence, None, bool]:
+        """One class: its seated prompts and its part of the room. Returns whether anybody behind may still be seated."""
         at = 0
         while True:
-            head = self._room.peek() if may_seat else None
+            head = self._room.peek(level) if may_seat else None
             if head is not None and (at == len(seated) or head.key < seated[at].key):
                 if not self.can_seat(head):
                     may_seat = False
                     continue
-                yield self._seat()
+                yield self._seat(level)
                 # What it has taken since is no longer owed; the rest of its prompt is.
                 self._promised += self._blocks_left(head)
             elif at < len(seated):
@@ -64,7 +73,21 @@ class Seating:
                 self._promised -= before - self._blocks_left(seated[at])
                 at += 1
             else:
+                return may_seat
+
+    def yield_seats(self, now: float) -> None:
+        """Before a step is composed: where the next in the room cannot be seated while a lower class is, the lower class gives way."""
+        head = self._room.peek()
+        if head is None or not any(self._seats.by_class[int(head.key[0]) + 1 :]):
+            return
+        self._promised = sum(self._blocks_left(sequence) for sequence in self._seats.prefilling.values())
+        while not self.can_seat(head):
+            victim = self._guard.victim(head, self._seats.running.values(), now)
+            if victim is None:
                 return
+            if victim.id in self._seats.prefilling:
+                self._promised -= self._blocks_left(victim)
+            self._seats.preempt(victim)
 
     def _door_is_open(self, decoding: int, now: float) -> bool:
         head = self._room.peek()
@@ -98,8 +121,8 @@ class Seating:
         sequence.retry_above = available
         return False
 
-    def _seat(self) -> Sequence:
-        sequence = self._seats.take_next()
+    def _seat(self, level: int) -> Sequence:
+        sequence = self._seats.take_next(level)
         record = sequence.record
         if not sequence.opened and not record.preemptions and record.first_token_at is None:
             self._counters.prompt_tokens += sequence.prompt_length

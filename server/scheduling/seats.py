@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from server.engine import PriorityClass
 from server.kv.block_pool import IntegrityError
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.counters import Counters
@@ -12,7 +13,7 @@ from server.scheduling.waiting_room import WaitingRoom
 class Seats:
     """The seated sequences. A seat is all that allows to hold KV blocks: leaving it releases them, on every way out."""
 
-    __slots__ = ("_cache", "_counters", "_room", "prefilling", "running")
+    __slots__ = ("_cache", "_counters", "_room", "by_class", "prefilling", "running")
 
     def __init__(self, cache: PrefixCache, room: WaitingRoom[Sequence], counters: Counters) -> None:
         self._cache = cache
@@ -22,11 +23,15 @@ class Seats:
         """By sequence id, everyone seated."""
         self.prefilling: dict[int, Sequence] = {}
         """Those of them whose known tokens are not all scheduled."""
+        self.by_class = [0] * len(PriorityClass)
+        """How many of each class are seated."""
 
-    def take_next(self) -> Sequence:
-        """Seat who is next in the room."""
-        sequence = self._room.pop()
+    def take_next(self, level: int) -> Sequence:
+        """Seat who is next of that class in the room."""
+        sequence = self._room.pop(level)
         sequence.seated = True
+        sequence.owed = self._room.shares.is_owed(level)
+        self.by_class[level] += 1
         self.running[sequence.id] = sequence
         self.prefilling[sequence.id] = sequence
         sequence.refresh_capacity(self._cache.block_size)
@@ -37,6 +42,7 @@ class Seats:
         del self.running[sequence.id]
         self.prefilling.pop(sequence.id, None)
         sequence.seated = False
+        self.by_class[int(sequence.key[0])] -= 1
         sequence.kv.release()
         sequence.refresh_capacity(self._cache.block_size)
 
@@ -73,5 +79,8 @@ class Seats:
                 raise IntegrityError(
                     f"sequence {sequence.id}: {left} tokens left to schedule, in the wrong set for that"
                 )
+        levels = [int(sequence.key[0]) for sequence in self.running.values()]
+        if self.by_class != [levels.count(level) for level in range(len(self.by_class))]:
+            raise IntegrityError(f"seated by class {self.by_class}, found {sorted(levels)}")
         if not self.prefilling.keys() <= self.running.keys():
             raise IntegrityError("a sequence prefills without a seat")

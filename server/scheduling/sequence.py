@@ -24,6 +24,7 @@ class Sequence(SequenceRecord):
         "id",
         "kv",
         "limit",
+        "owed",
         "prefix_waits",
         "prompt_length",
         "publish_at",
@@ -43,8 +44,9 @@ class Sequence(SequenceRecord):
         tokens: TokenArray,
         kv: SequenceBlocks,
         max_context: int,
+        expected_charge: float = 0.0,
     ) -> None:
-        super().__init__(record, index)
+        super().__init__(record, index, expected_charge)
         request = record.request
         self.id = sequence_id
         """The runner's name for it; never reused."""
@@ -62,6 +64,8 @@ class Sequence(SequenceRecord):
         """Tokens that the block table covers."""
         self.publish_at = 0
         """``computed`` at which the next block is full."""
+        self.owed = False
+        """Seated for its class's share: no higher class takes its seat away."""
         self.prefix_waits = 0
         """Steps that it let pass since it last got further."""
         self.retry_above = -1

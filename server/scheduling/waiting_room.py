@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-import heapq
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from server.engine import PriorityClass
 from server.kv.block_pool import IntegrityError
-
-_COMPACT_ABOVE = 64
-
-
-class Waiter(Protocol):
-    """What the room needs of whoever waits in it. ``queued`` is written by the room alone."""
-
-    queued: bool
-
-    @property
-    def key(self) -> tuple[float, ...]:
-        """Unique and never changing; its first element is the class."""
-        ...
-
-    @property
-    def waiting_work(self) -> int:
-        """Tokens to compute before its next token. Must not change while it waits."""
-        ...
-
-
-W = TypeVar("W", bound=Waiter)
+from server.scheduling.shares import ClassShares
+from server.scheduling.tenants import ClassQueue, W
 
 
 class WaitingRoom(Generic[W]):
-    """One heap a class, by key; classes strictly in their order. push and pop O(log n), remove O(1) amortised, peek O(1) amortised.
+    """Classes in the order that their shares give; within a class tenants by what they were served; within a tenant by key.
 
-    A removed entry stays in its heap until it comes to the top or outnumbers the living; the count is exact at all times.
-    Who comes back after a preemption brings its old key, and so its old place. Engine thread only.
+    push and pop O(log n), remove O(1) amortised, peek O(1) amortised, however many wait. Who comes back after a preemption brings its old
+    key, and so its old place among its tenant's requests. Engine thread only.
     """
 
-    __slots__ = ("_counts", "_heaps", "_work")
+    __slots__ = ("_queues", "_work", "shares")
 
-    def __init__(self) -> None:
-        self._heaps: dict[int, list[tuple[tuple[float, ...], W]]] = {int(c): [] for c in PriorityClass}
-        self._counts = [0] * len(PriorityClass)
+    def __init__(self, shares: ClassShares, *, fair: bool = True) -> None:
+        self.shares = shares
+        self._queues: tuple[ClassQueue[W], ...] = tuple(ClassQueue(fair=fair) for _ in PriorityClass)
         self._work = 0
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        interactive, standard, batch = self._queues
+        return interactive.count + standard.count + batch.count
 
     @property
     def by_class(self) -> tuple[int, int, int]:
-        interactive, standard, batch = self._counts
-        return interactive, standard, batch
+        interactive, standard, batch = self._queues
+        return interactive.count, standard.count, batch.count
 
     @property
     def work(self) -> int:
@@ -58,54 +39,37 @@ class WaitingRoom(Generic[W]):
         return self._work
 
     def push(self, waiter: W) -> None:
-        level = int(waiter.key[0])
-        heapq.heappush(self._heaps[level], (waiter.key, waiter))
-        waiter.queued = True
-        self._counts[level] += 1
+        self._queues[int(waiter.key[0])].push(waiter)
         self._work += waiter.waiting_work
 
-    def peek(self) -> W | None:
-        """Who is next; None when nobody waits."""
-        for level, heap in self._heaps.items():
-            if not self._counts[level]:
-                continue
-            while not heap[0][1].queued:
-                heapq.heappop(heap)
-            return heap[0][1]
+    def peek(self, level: int | None = None) -> W | None:
+        """Who is next, of all or of one class; None when nobody waits."""
+        if level is not None:
+            return self._queues[level].head()
+        for each in self.shares.order:
+            if self._queues[each].count:
+                return self._queues[each].head()
         return None
 
-    def pop(self) -> W:
-        """Take who is next. Raises IndexError when nobody waits."""
-        waiter = self.peek()
-        if waiter is None:
-            raise IndexError("nobody waits")
-        self._leave(waiter)
-        heapq.heappop(self._heaps[int(waiter.key[0])])
+    def pop(self, level: int | None = None) -> W:
+        """Take who is next, of all or of one class. Raises IndexError when nobody waits."""
+        if level is None:
+            level = next((each for each in self.shares.order if self._queues[each].count), 0)
+        waiter = self._queues[level].take()
+        self._work -= waiter.waiting_work
         return waiter
 
     def remove(self, waiter: W) -> None:
         """Take out a waiter from anywhere."""
-        level = int(waiter.key[0])
-        self._leave(waiter)
-        heap = self._heaps[level]
-        if len(heap) > 2 * self._counts[level] + _COMPACT_ABOVE:
-            heap[:] = [entry for entry in heap if entry[1].queued]
-            heapq.heapify(heap)
-
-    def _leave(self, waiter: W) -> None:
-        waiter.queued = False
-        self._counts[int(waiter.key[0])] -= 1
+        self._queues[int(waiter.key[0])].remove(waiter)
         self._work -= waiter.waiting_work
 
+    def settle(self, waiter: W, tokens: float) -> None:
+        """Whoever was taken out by pop is over and took so many weighted tokens, prompt and output."""
+        self._queues[int(waiter.key[0])].settle(waiter, tokens)
+
     def check_integrity(self) -> None:
-        """Counts and work equal what is in the heaps. O(n)."""
-        work = 0
-        for level, heap in self._heaps.items():
-            living = {id(waiter): waiter for _, waiter in heap if waiter.queued}
-            work += sum(waiter.waiting_work for waiter in living.values())
-            if len(living) != self._counts[level]:
-                raise IntegrityError(f"class {level}: {len(living)} wait, counted {self._counts[level]}")
-            if any(int(waiter.key[0]) != level for waiter in living.values()):
-                raise IntegrityError(f"class {level}: a waiter of another class")
+        """Counts and work equal what is in the queues. O(n)."""
+        work = sum(queue.check_integrity(level) for level, queue in enumerate(self._queues))
         if work != self._work:
             raise IntegrityError(f"waiting work is {work} tokens, counted {self._work}")

@@ -95,4 +95,4 @@ def test_a_prompt_that_does_not_fit_is_not_measured_again_and_again() -> None:
         counts.append(calls(batcher))
         assert batcher.running == 8
     assert counts[0] == counts[1]
-    assert counts[0] < calls(make_batcher(8, 0, 8)) + 40 * ROUNDS
+    assert counts[0] < calls(make_batcher(8, 0, 8)) + 64 * ROUNDS

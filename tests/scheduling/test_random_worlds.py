@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from array import array
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ class RandomWorld:
             max_prefix_waits=rng.choice((0, 1, 4)),
             max_score_tokens=rng.choice((1, 3, 100)),
             watermark=rng.choice((0.0, 0.01, 0.2)),
+            **self.policies(),
         )
         self.world = World(
             blocks=rng.choice((needed, needed + 1, needed * 2, needed * 6)),
@@ -53,6 +55,23 @@ class RandomWorld:
         self.stopped: dict[tuple[int, int], int] = {}
         self.left = rng.randint(1, 25)
         self.hostile = rng.random() < 0.6
+
+    def policies(self) -> dict[str, Any]:
+        """Every policy of the configuration, on or off. Drawn apart, so that a world's traffic does not depend on them."""
+        rng = random.Random(self.rng.random())  # noqa: S311 - as above
+        return {
+            "budget": rng.choice(("adaptive", "fixed")),
+            "itl_target": rng.choice((0.001, 0.05, 10.0)),
+            "order": rng.choice(("aged", "arrival")),
+            "length_weight": rng.choice((0.0, 2.0, 1000.0)),
+            "standard_share": rng.choice((0.0, 0.2, 0.5)),
+            "batch_share": rng.choice((0.0, 0.05, 0.4)),
+            "fair_tenants": rng.random() < 0.7,
+            "max_preemptions": rng.choice((0, 1, 3)),
+            "preemptions_per_second": rng.choice((0.0, 1.0, 100.0)),
+            "batch_size": rng.randint(1, 4),
+            "batch_wait": rng.choice((0.0, 0.0, 2.5)),
+        }
 
     def make(self) -> GenerationRequest:
         rng = self.rng
@@ -68,6 +87,7 @@ class RandomWorld:
             prompt,
             max_tokens,
             priority=rng.choice(list(PriorityClass)),
+            tenant=rng.choice(("", "a", "b")),
             salt=rng.choice((b"", b"", b"other")),
             end_ids=rng.choice(((2,), ())),
             stop_ids=rng.choice(((), (7, 100))),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from engines.contract import Sample, StepPlan
 from server.engine import PriorityClass
+from server.scheduling.budget import TokenAllowance
 from server.scheduling.config import BatcherConfig
 from server.scheduling.policies import Policies
 from server.scheduling.sequence import Sequence
@@ -67,7 +68,7 @@ def test_an_interactive_prompt_goes_before_a_batch_prompt_in_progress_case_E1() 
 
 
 def test_classes_are_seated_in_their_order_and_first_come_first_served_within() -> None:
-    world = make_world(max_sequences=1)
+    world = make_world(max_sequences=1, standard_share=0.0, batch_share=0.0)
     for number, priority in enumerate((2, 1, 0, 1, 0)):
         world.add(make_request(number, [9] * 3, 1, priority=PriorityClass(priority)))
     world.run()
@@ -110,8 +111,8 @@ def test_preparing_ahead_changes_no_output_and_no_step() -> None:
 
 def test_a_budget_is_a_replaceable_object() -> None:
     class Stingy:
-        def prefill_tokens(self, decodes: int) -> int:
-            return 5 if decodes else 2
+        def allowance(self, decodes: int, context: int) -> TokenAllowance:
+            return TokenAllowance(5 if decodes else 2)
 
     world = World(policies=Policies(budget=Stingy()))
     world.add(make_request(1, [5] * 3, 5, end_ids=()))
@@ -125,7 +126,7 @@ def test_an_order_is_a_replaceable_object_asked_once_for_each_request() -> None:
     asked: list[int] = []
 
     class ShortestFirst:
-        def rank(self, request: object) -> float:
+        def rank(self, request: object, uncached: int, expected: float) -> float:
             asked.append(request.id)  # type: ignore[attr-defined]
             return len(request.prompt)  # type: ignore[attr-defined]
 

@@ -7,14 +7,22 @@ import random
 import pytest
 
 from server.kv.block_pool import IntegrityError
+from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
 
 
 class Guest:
-    def __init__(self, level: int, number: int, work: int = 1) -> None:
+    def __init__(self, level: int, number: int, work: int = 1, tenant: str = "") -> None:
         self.key = (float(level), float(number))
         self.waiting_work = work
         self.queued = False
+        self.tenant = tenant
+        self.charged: float | None = None
+        self.expected_charge = float(work)
+
+
+def nobody_owed() -> ClassShares:
+    return ClassShares((0.0, 0.0, 0.0), bound=1)
 
 
 def drain(room: WaitingRoom[Guest]) -> list[tuple[float, ...]]:
@@ -25,7 +33,7 @@ def drain(room: WaitingRoom[Guest]) -> list[tuple[float, ...]]:
 
 
 def test_classes_in_their_order_and_within_a_class_by_key() -> None:
-    room: WaitingRoom[Guest] = WaitingRoom()
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
     for level, number in ((2, 1), (1, 3), (0, 9), (1, 2), (0, 4)):
         room.push(Guest(level, number))
     assert room.by_class == (2, 2, 1)
@@ -33,7 +41,7 @@ def test_classes_in_their_order_and_within_a_class_by_key() -> None:
 
 
 def test_who_comes_back_has_its_old_place_case_E4() -> None:
-    room: WaitingRoom[Guest] = WaitingRoom()
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
     first = Guest(1, 1)
     for guest in (first, Guest(1, 2)):
         room.push(guest)
@@ -44,7 +52,7 @@ def test_who_comes_back_has_its_old_place_case_E4() -> None:
 
 
 def test_the_removed_are_gone_at_once_and_never_come_up() -> None:
-    room: WaitingRoom[Guest] = WaitingRoom()
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
     guests = [Guest(1, number, work=number) for number in range(5)]
     for guest in guests:
         room.push(guest)
@@ -59,20 +67,22 @@ def test_the_removed_are_gone_at_once_and_never_come_up() -> None:
 
 
 def test_the_dead_never_outnumber_the_living_by_more_than_a_constant() -> None:
-    room: WaitingRoom[Guest] = WaitingRoom()
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
     survivor = Guest(1, 0)
     room.push(survivor)
     for number in range(1, 5000):
         guest = Guest(1, number)
         room.push(guest)
         room.remove(guest)
-        assert len(room._heaps[1]) <= 2 * len(room) + 66
+        queue = room._queues[1]
+    assert sum(len(tenant.heap) for tenant in queue._tenants.values()) <= 2 * len(room) + 66
+    assert len(queue._backlogged) <= 4 * len(queue._tenants) + 66
     assert drain(room) == [(1, 0)]
 
 
 def test_random_comings_and_goings_equal_a_sorted_list() -> None:
     rng = random.Random(3)  # noqa: S311 - replays
-    room: WaitingRoom[Guest] = WaitingRoom()
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
     model: list[Guest] = []
     for number in range(4000):
         action = rng.random()
@@ -94,11 +104,11 @@ def test_random_comings_and_goings_equal_a_sorted_list() -> None:
 
 
 def test_integrity_notices_a_wrong_count() -> None:
-    room: WaitingRoom[Guest] = WaitingRoom()
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
     guest = Guest(1, 1)
     room.push(guest)
     guest.queued = False
-    with pytest.raises(IntegrityError, match="class 1: 0 wait, counted 1"):
+    with pytest.raises(IntegrityError, match="class 1, tenant '': 0 wait, counted 1"):
         room.check_integrity()
     guest.queued = True
     guest.waiting_work = 5

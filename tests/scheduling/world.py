@@ -29,7 +29,15 @@ from server.scheduling.policies import Policies
 
 BLOCK = 4
 LANGUAGE = Language(500, end_ids=(2,), end_rate=0.03, seed=11)
-CONFIG = BatcherConfig(max_sequences=8, step_tokens=16, min_prefill_tokens=4, min_copy_tokens=1, long_prompt_tokens=24)
+CONFIG = BatcherConfig(
+    max_sequences=8,
+    step_tokens=16,
+    budget="fixed",
+    order="arrival",
+    min_prefill_tokens=4,
+    min_copy_tokens=1,
+    long_prompt_tokens=24,
+)
 
 
 def make_request(
@@ -39,6 +47,7 @@ def make_request(
     *,
     priority: PriorityClass = PriorityClass.STANDARD,
     salt: bytes = b"",
+    tenant: str = "",
     end_ids: tuple[int, ...] = (2,),
     stop_ids: tuple[int, ...] = (),
     arrival: float = 0.0,
@@ -56,7 +65,7 @@ def make_request(
         end_ids=end_ids,
         stop_ids=stop_ids,
         priority=priority,
-        tenant="",
+        tenant=tenant,
         cache_salt=salt,
         arrival=arrival,
         deadline=deadline,

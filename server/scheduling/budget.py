@@ -1,0 +1,111 @@
+"""How much of prompts a step computes beside those who stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.scheduling.cost import StepCost
+
+_NEGLIGIBLE = 0.02
+"""Of the whole allowance: what is left below this is not worth another row."""
+
+
+class Allowance(Protocol):
+    """One step's, used up by the chunks that are cut. Engine thread only."""
+
+    def most(self, past: int, part: float) -> int:
+        """Tokens after ``past`` that still fit, of at most ``part`` of the whole allowance. At least 1 until it is spent."""
+        ...
+
+    def spend(self, past: int, tokens: int) -> None: ...
+
+    @property
+    def spent(self) -> bool:
+        """Nothing worth mentioning is left."""
+        ...
+
+
+class StepBudget(Protocol):
+    def allowance(self, decodes: int, context: int) -> Allowance:
+        """For a step with so many decodes over so many tokens of context. Gives at least something, so that prompts move."""
+        ...
+
+
+class TokenAllowance:
+    """So many tokens, whatever they cost."""
+
+    __slots__ = ("_left", "_total")
+
+    def __init__(self, tokens: int) -> None:
+        self._total = self._left = tokens
+
+    def most(self, past: int, part: float) -> int:  # noqa: ARG002
+        return max(1, min(self._left, round(part * self._total)))
+
+    def spend(self, past: int, tokens: int) -> None:  # noqa: ARG002
+        self._left -= tokens
+
+    @property
+    def spent(self) -> bool:
+        return self._left <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBudget:
+    """``total`` tokens a step; prompts get what decodes leave, and never less than ``floor``."""
+
+    total: int
+    floor: int
+
+    def allowance(self, decodes: int, context: int) -> Allowance:  # noqa: ARG002
+        return TokenAllowance(max(self.total - decodes, self.floor))
+
+
+class TimeAllowance:
+    """So many seconds by the cost model, never more than ``tokens``, and ``floor`` tokens whatever they cost."""
+
+    __slots__ = ("_cost", "_floor", "_left", "_tokens", "_total")
+
+    def __init__(self, cost: StepCost, seconds: float, *, tokens: int, floor: int) -> None:
+        self._cost = cost
+        self._total = self._left = seconds
+        self._tokens = tokens
+        self._floor = floor
+
+    def most(self, past: int, part: float) -> int:
+        affordable = self._cost.chunk(min(self._left, part * self._total), past)
+        return max(1, min(self._tokens, max(self._floor, affordable)))
+
+    def spend(self, past: int, tokens: int) -> None:
+        self._left -= self._cost.prompt_seconds(tokens, past)
+        self._tokens -= tokens
+        self._floor -= tokens
+
+    @property
+    def spent(self) -> bool:
+        return self._tokens <= 0 or (self._floor <= 0 and self._left <= _NEGLIGIBLE * self._total)
+
+
+class AdaptiveBudget:
+    """The largest chunks that keep the streams' gap, by a model of what a step costs on this machine.
+
+    With streams the step may take ``target`` seconds, or ``stretch`` times what it takes without prompts where that alone comes near the target:
+    a slow engine with many streams must still let prompts in. Without streams nobody waits for a token; then a step may take
+    ``idle`` seconds, so that whoever comes meanwhile does not wait for the whole of a long prompt.
+    """
+
+    def __init__(self, cost: StepCost, *, target: float, stretch: float, idle: float, most: FixedBudget) -> None:
+        """Times in seconds. ``most``: what a step gives at most, and what it gives at least."""
+        self._cost = cost
+        self._target = target
+        self._stretch = stretch
+        self._idle = idle
+        self._most = most
+
+    def allowance(self, decodes: int, context: int) -> Allowance:
+        seconds, most = self._idle, self._most
+        if decodes:
+            alone = self._cost.seconds(0, decodes, context, 0.0)
+            seconds = max(self._target, self._stretch * alone) - alone
+        return TimeAllowance(self._cost, seconds, tokens=max(most.total - decodes, most.floor), floor=most.floor)

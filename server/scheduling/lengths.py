@@ -1,0 +1,79 @@
+"""How long answers turn out, learned per tenant and class, so that the room can tell short work from long."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import log2
+
+from server.engine import GenerationRequest, PriorityClass
+
+_PER_OCTAVE = 4
+"""Buckets for each doubling: a quantile is right within 19 %."""
+_BUCKETS = 20 * _PER_OCTAVE
+_ENOUGH = 8
+"""Answers after which a tenant's own record counts; before that the class's does."""
+_MEMORY = 512
+"""Answers after which all counts are halved, so that the sketch follows the traffic."""
+_MAX_TENANTS = 4096
+
+
+class LengthSketch:
+    """A histogram over logarithmic buckets: a quantile with a bounded relative error in a fixed amount of memory
+    (the idea of Masson, Rim, Lee, DDSketch, 2019)."""
+
+    __slots__ = ("_counts", "_quantile", "count", "typical")
+
+    def __init__(self, quantile: float) -> None:
+        self._quantile = quantile
+        self._counts = [0.0] * _BUCKETS
+        self.count = 0.0
+        self.typical = 0.0
+        """The quantile in tokens, after the last observation."""
+
+    def add(self, tokens: int) -> None:
+        """O(buckets), once a request."""
+        counts = self._counts
+        counts[min(_BUCKETS - 1, int(log2(max(1, tokens)) * _PER_OCTAVE))] += 1.0
+        self.count += 1.0
+        if self.count >= _MEMORY:
+            self._counts = counts = [count / 2 for count in counts]
+            self.count /= 2
+        wanted = self._quantile * self.count
+        for bucket, count in enumerate(counts):
+            wanted -= count
+            if wanted <= 0.0:
+                self.typical = 2.0 ** ((bucket + 0.5) / _PER_OCTAVE)
+                return
+
+
+class ExpectedLengths:
+    """Expected output tokens of a request, never above its max_tokens. The least recently seen tenants are forgotten beyond
+    a few thousand. Engine thread only."""
+
+    __slots__ = ("_classes", "_quantile", "_tenants")
+
+    def __init__(self, quantile: float) -> None:
+        self._quantile = quantile
+        self._classes = [LengthSketch(quantile) for _ in PriorityClass]
+        self._tenants: OrderedDict[tuple[str, int], LengthSketch] = OrderedDict()
+
+    def expect(self, request: GenerationRequest) -> float:
+        """Output tokens of each of its sequences; max_tokens where nothing is known yet."""
+        sketch = self._tenants.get((request.tenant, request.priority))
+        if sketch is None or sketch.count < _ENOUGH:
+            sketch = self._classes[request.priority]
+        if sketch.count < _ENOUGH:
+            return float(request.max_tokens)
+        return min(float(request.max_tokens), sketch.typical)
+
+    def observe(self, request: GenerationRequest, tokens: int) -> None:
+        """An answer of the request's ended by itself, or for its length, after so many tokens."""
+        key = (request.tenant, int(request.priority))
+        sketch = self._tenants.get(key)
+        if sketch is None:
+            sketch = self._tenants[key] = LengthSketch(self._quantile)
+            if len(self._tenants) > _MAX_TENANTS:
+                self._tenants.popitem(last=False)
+        self._tenants.move_to_end(key)
+        sketch.add(tokens)
+        self._classes[request.priority].add(tokens)

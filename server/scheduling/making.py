@@ -1,0 +1,34 @@
+"""From the configuration to the policies that it describes, where no other was given."""
+
+from __future__ import annotations
+
+from server.scheduling.budget import AdaptiveBudget, FixedBudget, StepBudget
+from server.scheduling.config import BatcherConfig
+from server.scheduling.cost import StepCost
+from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.order import AgedByWork, FirstComeFirstServed, Order
+from server.scheduling.policies import Policies
+from server.scheduling.reception import Reception
+
+
+def make_reception(config: BatcherConfig, cost: StepCost, policies: Policies) -> Reception:
+    return Reception(policies.order or _make_order(config, cost), ExpectedLengths(config.length_quantile))
+
+
+def _make_order(config: BatcherConfig, cost: StepCost) -> Order:
+    if config.order == "arrival":
+        return FirstComeFirstServed()
+    return AgedByWork(cost, targets=config.targets, per_token=config.target_per_token, weight=config.length_weight)
+
+
+def make_budget(config: BatcherConfig, cost: StepCost) -> StepBudget:
+    fixed = FixedBudget(config.step_tokens, config.min_prefill_tokens)
+    if config.budget == "fixed":
+        return fixed
+    return AdaptiveBudget(
+        cost,
+        target=config.itl_target,
+        stretch=config.itl_stretch,
+        idle=config.idle_step,
+        most=fixed,
+    )
