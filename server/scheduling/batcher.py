@@ -20,6 +20,7 @@ from server.kv.block_pool import BlockPool, IntegrityError
 from server.kv.hashing import identity_digest
 from server.kv.prefix_cache import PrefixCache
 from server.kv.sequence_blocks import SequenceBlocks
+from server.scheduling.accounting import account
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
@@ -184,25 +185,11 @@ class Batcher:
             return None
         self._last_step = step.step
         self._flight = step
-        self._account(step)
+        account(step, self._room, self._seats)
         self._cache.pool.open_step(step.step)
         self._decodes.follow(step.sampled)
         step.closed, self._outcomes.closed = self._outcomes.closed, []
         return step.plan()
-
-    def _account(self, step: Composition) -> None:
-        """What the step gives to each class; nothing to decide while there is only one."""
-        waiting, seated = self._room.by_class, self._seats.by_class
-        if sum(bool(waiting[level] or seated[level]) for level in range(len(waiting))) < 2:
-            return
-        tokens, has_work = [0] * len(waiting), [count > 0 for count in waiting]
-        for sequence in step.sampled[: step.decodes]:
-            tokens[sequence.level] += 1
-        for sequence, row in zip(step.chunked, step.chunks, strict=True):
-            tokens[sequence.level] += row
-        for sequence in self._seats.prefilling.values():
-            has_work[sequence.level] = True
-        self._shares.serve(tokens, has_work)
 
     def apply(self, result: StepResult, now: float) -> None:
         """A step's outcome: advance, publish full blocks, deliver tokens, finish whoever is at an end.
@@ -211,13 +198,8 @@ class Batcher:
         """
         check_outputs(self._flight, result)
         flight = self._land(result.step)
-        self.cost.observe(
-            flight.new,
-            flight.decodes,
-            flight.context,
-            flight.attention,
-            result.engine_seconds + result.sample_seconds,
-        )
+        seconds = result.engine_seconds + result.sample_seconds
+        self.cost.observe(flight.new, flight.decodes, flight.context, flight.attention, seconds)
         self._outcomes.succeed(flight, result, now)
         self._cache.pool.complete_step(flight.step)
 

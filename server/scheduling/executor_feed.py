@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from hashlib import sha256
 
-from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse, ExecutorStats
+from engines.contract import ExecutorLimits, ExecutorRequest, ExecutorResponse, ExecutorStats
 from engines.manifest import StepProfile
 from server.engine import Event, FinishReason, GenerationRequest, PriorityClass
 from server.kv.block_pool import IntegrityError
@@ -25,44 +24,13 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.executor_mirror import ExecutorMirror
+from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, reason_of
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_reception
 from server.scheduling.policies import Policies
 from server.scheduling.reception import Reception, charge
-from server.scheduling.record import RequestRecord, SequenceRecord
-from server.scheduling.sequence import token_array
 from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
-
-_REASONS = {
-    ExecutorFinish.END_ID: FinishReason.END,
-    ExecutorFinish.STOP_WORDS: FinishReason.STOP_TOKEN,
-    ExecutorFinish.LENGTH: FinishReason.LENGTH,
-    ExecutorFinish.TIMED_OUT: FinishReason.DEADLINE,
-    ExecutorFinish.CANCELLED: FinishReason.CANCELLED,
-}
-_PRIORITIES = {PriorityClass.INTERACTIVE: 1.0, PriorityClass.STANDARD: 0.5, PriorityClass.BATCH: 0.0}
-
-
-class FedSequence(SequenceRecord):
-    """One sequence of a request for an executor. The first one waits in the room for all of them."""
-
-    __slots__ = ("delivered",)
-
-    def __init__(self, record: RequestRecord[FedSequence], index: int, expected_charge: float) -> None:
-        super().__init__(record, index, expected_charge)
-        self.delivered = 0
-
-    @property
-    def generated(self) -> int:
-        return self.delivered
-
-    @property
-    def waiting_work(self) -> int:
-        return len(self.record.request.prompt)
-
-
-Fed = RequestRecord[FedSequence]
 
 
 class ExecutorFeed:
@@ -138,7 +106,7 @@ class ExecutorFeed:
             record: Fed = sequence.record
             self._account(sequence)
             self._enter(record, now)
-            fed.append(_executor_request(record.request, self._limits.max_context))
+            fed.append(executor_request(record.request, self._limits.max_context))
         return fed
 
     def _enter(self, record: Fed, now: float) -> None:
@@ -182,7 +150,7 @@ class ExecutorFeed:
             if response.final:
                 self._end_all(record, partial(_reason, response=response), now)
             elif response.finish is not None and sequence.finish is None:
-                self._end(sequence, _reason(sequence, response), now)
+                self._end(sequence, reason_of(sequence, response), now)
 
     def fail(self, requests: Iterable[int], now: float) -> None:
         """The executor refused or lost these requests: they end ENGINE_FAILED, unless somebody wished for their end before."""
@@ -307,36 +275,3 @@ class ExecutorFeed:
             raise IntegrityError(
                 f"{len(self._ledger.records)} requests live, {len(self._inside)} inside and {len(self._room)} outside"
             )
-
-
-def _reason(sequence: FedSequence, response: ExecutorResponse) -> FinishReason:
-    """A wish that came first decides; an answer without a reason is a failure, and so is a final one about another sequence."""
-    if sequence.ending is not None:
-        return sequence.ending
-    if response.error is not None or response.finish is None or response.sequence_index != sequence.index:
-        return FinishReason.ENGINE_FAILED
-    if sequence.record.request.max_tokens == 0:
-        return FinishReason.LENGTH
-    return _REASONS[response.finish]
-
-
-def _executor_request(request: GenerationRequest, max_context: int) -> ExecutorRequest:
-    """An executor always draws a token: for a request that wants none (warming) it is thrown away, and a prompt of the model's whole
-    context goes in without its last token."""
-    max_tokens = max(1, request.max_tokens)
-    return ExecutorRequest(
-        request=request.id,
-        tokens=token_array(request.prompt[: max_context - max_tokens]),
-        max_tokens=max_tokens,
-        sampling=request.sampling,
-        end_ids=request.end_ids,
-        stop_ids=request.stop_ids,
-        n=request.n,
-        priority=_PRIORITIES[request.priority],
-        salt=_salt(request.cache_salt),
-    )
-
-
-def _salt(salt: bytes) -> int | None:
-    """64 bits of a cryptographic hash: an executor takes no bytes."""
-    return int.from_bytes(sha256(salt).digest()[:8], "little") if salt else None

@@ -1,0 +1,73 @@
+"""A request on its way into a request executor and back: what it is called there, and what its answers mean here."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from engines.contract import ExecutorFinish, ExecutorRequest, ExecutorResponse
+from server.engine import FinishReason, GenerationRequest, PriorityClass
+from server.scheduling.record import RequestRecord, SequenceRecord
+from server.scheduling.sequence import token_array
+
+_REASONS = {
+    ExecutorFinish.END_ID: FinishReason.END,
+    ExecutorFinish.STOP_WORDS: FinishReason.STOP_TOKEN,
+    ExecutorFinish.LENGTH: FinishReason.LENGTH,
+    ExecutorFinish.TIMED_OUT: FinishReason.DEADLINE,
+    ExecutorFinish.CANCELLED: FinishReason.CANCELLED,
+}
+_PRIORITIES = {PriorityClass.INTERACTIVE: 1.0, PriorityClass.STANDARD: 0.5, PriorityClass.BATCH: 0.0}
+
+
+class FedSequence(SequenceRecord):
+    """One sequence of a request for an executor. The first one waits in the room for all of them."""
+
+    __slots__ = ("delivered",)
+
+    def __init__(self, record: RequestRecord[FedSequence], index: int, expected_charge: float) -> None:
+        super().__init__(record, index, expected_charge)
+        self.delivered = 0
+
+    @property
+    def generated(self) -> int:
+        return self.delivered
+
+    @property
+    def waiting_work(self) -> int:
+        return len(self.record.request.prompt)
+
+
+Fed = RequestRecord[FedSequence]
+
+
+def reason_of(sequence: FedSequence, response: ExecutorResponse) -> FinishReason:
+    """A wish that came first decides; an answer without a reason is a failure, and so is a final one about another sequence."""
+    if sequence.ending is not None:
+        return sequence.ending
+    if response.error is not None or response.finish is None or response.sequence_index != sequence.index:
+        return FinishReason.ENGINE_FAILED
+    if sequence.record.request.max_tokens == 0:
+        return FinishReason.LENGTH
+    return _REASONS[response.finish]
+
+
+def executor_request(request: GenerationRequest, max_context: int) -> ExecutorRequest:
+    """An executor always draws a token: for a request that wants none (warming) it is thrown away, and a prompt of the model's whole
+    context goes in without its last token."""
+    max_tokens = max(1, request.max_tokens)
+    return ExecutorRequest(
+        request=request.id,
+        tokens=token_array(request.prompt[: max_context - max_tokens]),
+        max_tokens=max_tokens,
+        sampling=request.sampling,
+        end_ids=request.end_ids,
+        stop_ids=request.stop_ids,
+        n=request.n,
+        priority=_PRIORITIES[request.priority],
+        salt=_salt(request.cache_salt),
+    )
+
+
+def _salt(salt: bytes) -> int | None:
+    """64 bits of a cryptographic hash: an executor takes no bytes."""
+    return int.from_bytes(sha256(salt).digest()[:8], "little") if salt else None
