@@ -148,7 +148,7 @@ class ExecutorFeed:
             if response.tokens:
                 self._take_tokens(sequence, response, now)
             if response.final:
-                self._end_all(record, partial(_reason, response=response), now)
+                self._end_all(record, partial(reason_of, response=response), now)
             elif response.finish is not None and sequence.finish is None:
                 self._end(sequence, reason_of(sequence, response), now)
 
