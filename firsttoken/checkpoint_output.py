@@ -74,6 +74,11 @@ class CheckpointOutput:
         )
         if device is not None:
             self._console.print(_room_table(plan, device))
+            if not plan.bill.fits(device):
+                self._console.print(
+                    f"[bold]no room for one sequence of {plan.bill.max_context:,} tokens[/bold]: more GPUs (--tp), a larger one, "
+                    "or a shorter context"
+                )
 
     def _json(self, document: dict[str, Any]) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")

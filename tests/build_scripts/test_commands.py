@@ -42,6 +42,11 @@ def test_plan_as_json_reads_no_weights(model: Path, capsys: pytest.CaptureFixtur
     assert not Path("engine-cache").exists()
 
 
+def test_case_B1_a_device_without_room_is_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(model), "--engine", "trtllm", "--device", "0.001GB", "--plan"]) == 0
+    assert "no room for one sequence of 256 tokens" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
