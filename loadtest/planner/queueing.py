@@ -32,9 +32,3 @@ def replicas(rate: float, seconds: float, per_replica: float, headroom: float) -
         raise WorkloadError(f"--headroom: must be at least 0 and below 1, not {headroom:g}")
     # A hair less, so that a load that fits exactly is not given another replica by a rounding error.
     return max(1, math.ceil(in_service(rate, seconds) / per_replica / (1 - headroom) - 1e-9))
-
-
-def pollaczek_khinchine(rate: float, mean: float, mean_of_squares: float) -> float:
-    """Mean seconds of waiting before one server with random arrivals and any service time (M/G/1)."""
-    load = rate * mean
-    return rate * mean_of_squares / (2 * (1 - load)) if load < 1 else math.inf

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from engines.manifest import StepProfile
-from loadtest.planner.queueing import pollaczek_khinchine
 from loadtest.planner.traffic import Traffic
 from loadtest.slo import Slo
 
@@ -73,7 +72,7 @@ class Replica(msgspec.Struct, frozen=True):
         waits = self._first_tokens(traffic, rate, prefill_rate, chunk_seconds)
         if waits is None:
             return None
-        answers = waits + step * np.array(traffic.outputs)[_picks(len(traffic.outputs))]
+        answers = waits + step * np.resize(np.array(traffic.outputs), len(waits))
         p50, quantile, p95 = (float(value) for value in np.quantile(waits, (0.5, self.attainment, 0.95)))
         return Service(
             rate=rate,
@@ -134,24 +133,25 @@ class Replica(msgspec.Struct, frozen=True):
     def _first_tokens(
         self, traffic: Traffic, rate: float, prefill_rate: float, chunk_seconds: float
     ) -> np.ndarray | None:
-        """A sample of times to the first token: half a step until the next one starts, prompts before it, its own prompt.
+        """A sample of times to the first token: half a step until the next one starts, the prompts before it, its own prompt.
 
-        Prompts are served one after the other at the prefill rate: M/G/1, whose waiting time is taken as exponential with the
-        right mean and the right chance of not waiting at all.
+        Prompts are served one after the other at the prefill rate, and come as the traffic's own gaps have them, so that bursts
+        count: waiting by Lindley's recursion (1952). None where prompts come faster than they are served.
         """
-        fresh = np.array(traffic.prompts)[_picks(len(traffic.prompts))] * (1 - traffic.cached_share)
+        count = max(DRAWS, len(traffic.prompts))
+        fresh = np.resize(np.array(traffic.prompts, float), count) * (1 - traffic.cached_share)
         service = np.ceil(np.maximum(1, fresh) / max(1.0, prefill_rate * chunk_seconds)) * self.profile.fixed
         service = np.maximum(service, fresh / prefill_rate)
-        mean_wait = pollaczek_khinchine(rate, float(service.mean()), float((service**2).mean()))
-        if math.isinf(mean_wait):
+        if rate * float(service.mean()) >= 1:
             return None
-        busy = min(1.0, rate * float(service.mean()))
-        rng = np.random.default_rng(1)
-        waits = np.where(rng.random(DRAWS) < busy, rng.exponential(mean_wait / max(busy, 1e-12), DRAWS), 0.0)
-        result: np.ndarray = waits + self.profile.fixed / 2 + service
+        unit = np.array(traffic.gaps) if traffic.gaps else np.random.default_rng(1).exponential(1.0, count)
+        result: np.ndarray = waiting(service, np.resize(unit, count) / rate) + self.profile.fixed / 2 + service
         return result
 
 
-def _picks(count: int) -> np.ndarray:
-    """The same places of a sample for prompts and outputs, so that a request keeps its own two lengths."""
-    return np.random.default_rng(0).integers(count, size=DRAWS)
+def waiting(service: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """Seconds that each customer of one server waits: W(n+1) = max(0, W(n) + S(n) - A(n+1)), as a running minimum.
+    ``gaps[n]`` is the time between customer n - 1 and n."""
+    steps = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
+    result: np.ndarray = steps - np.minimum.accumulate(steps)
+    return result

@@ -25,6 +25,8 @@ class Traffic(msgspec.Struct, frozen=True):
     """The outputs that go with them."""
     cached_share: float
     """Of prompt tokens that the prefix cache will hold, at best."""
+    gaps: tuple[float, ...] = ()
+    """Times between requests in the sample's order, in units of their mean: bursts make people wait. Empty = random arrivals."""
 
     @property
     def prompt(self) -> float:
@@ -48,6 +50,7 @@ def read_traffic(workload: Workload, rate: float | None = None) -> Traffic:
     """Sample a workload. ``rate`` overrides its own, in sessions per second. Raises WorkloadError where neither says one."""
     prompts: list[int] = []
     outputs: list[int] = []
+    times: list[float] = []
     cached = sessions = 0
     seen: set[object] = set()
     maker = SessionMaker(workload)
@@ -59,7 +62,10 @@ def read_traffic(workload: Workload, rate: float | None = None) -> Traffic:
         cached += _shared(session.blocks, session.block_size, seen)
         cached += length if ("prefix", session.prefix_group) in seen else 0
         seen.add(("prefix", session.prefix_group))
+        at = session.at
         for number, turn in enumerate(session.turns):
+            at += turn.think
+            times.append(at)
             cached += length if number else 0
             prompts.append(length + turn.fresh_tokens)
             outputs.append(turn.output_tokens)
@@ -68,7 +74,20 @@ def read_traffic(workload: Workload, rate: float | None = None) -> Traffic:
         raise WorkloadError("the workload holds no request")
     own = rate if rate is not None else _own_rate(workload, sessions, last)
     per_session = len(prompts) / sessions
-    return Traffic(own * per_session, tuple(prompts), tuple(outputs), min(1.0, cached / sum(prompts)))
+    order = np.argsort(times, kind="stable")
+    return Traffic(
+        own * per_session,
+        tuple(prompts[place] for place in order),
+        tuple(outputs[place] for place in order),
+        min(1.0, cached / sum(prompts)),
+        _unit_gaps(np.array(times)[order]),
+    )
+
+
+def _unit_gaps(times: np.ndarray) -> tuple[float, ...]:
+    """Each request's distance from the one before it, scaled to a mean of 1."""
+    gaps = np.diff(times, prepend=times[0])
+    return tuple(float(gap) for gap in gaps / gaps.mean()) if gaps.mean() > 0 else ()
 
 
 def _shared(blocks: tuple[int, ...], size: int, seen: set[object]) -> int:

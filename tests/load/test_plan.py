@@ -24,7 +24,7 @@ from loadtest.planner import memory, queueing, render
 from loadtest.planner.cost import step_cost
 from loadtest.planner.model import PlannedModel, read_model
 from loadtest.planner.plan import Planner, Wanted
-from loadtest.planner.service import Replica
+from loadtest.planner.service import Replica, waiting
 from loadtest.planner.traffic import Traffic, read_traffic
 from loadtest.sessions import SessionMaker
 from loadtest.slo import Slo, parse_slo
@@ -93,12 +93,23 @@ def test_replicas_are_just_enough(rate: float, seconds: float, each: float, head
     assert count == 1 or (count - 1) * room < rate * seconds * (1 + 1e-6)
 
 
-def test_waiting_before_one_server_of_constant_service_is_half_of_random_service() -> None:
-    constant = queueing.pollaczek_khinchine(8.0, 0.1, 0.01)
-    random = queueing.pollaczek_khinchine(8.0, 0.1, 0.02)
-    assert constant == pytest.approx(0.2)
-    assert random == pytest.approx(0.4)
-    assert random + 0.1 == pytest.approx(queueing.mm1_waiting(8.0, 10.0)[1])
+def test_waiting_is_that_of_theory_and_bursts_make_it_longer() -> None:
+    rng = np.random.default_rng(0)
+    service = np.full(200_000, 0.1)
+    random = waiting(service, rng.exponential(1 / 8, 200_000))
+    # M/D/1 by Pollaczek and Khinchine: rate * service^2 / 2 / (1 - load).
+    assert random.mean() == pytest.approx(8 * 0.01 / 2 / 0.2, rel=0.1)
+    bursty = waiting(service, rng.gamma(0.1, 10 / 8, 200_000))
+    assert bursty.mean() > 3 * random.mean()
+    assert waiting(service[:5], np.full(5, 0.2)).tolist() == [0.0] * 5
+
+
+def test_a_bursty_trace_needs_more_than_a_smooth_one() -> None:
+    replica = Replica(PROFILE, 10**9, 10**6, Slo(ttft=0.5), 0.9)
+    rng = np.random.default_rng(0)
+    bursts = tuple(float(gap) for gap in rng.gamma(0.05, 20, 4000))
+    bursty = Traffic(1.0, (1000,) * 4000, (200,) * 4000, 0.0, bursts)
+    assert replica.capacity(bursty) < 0.7 * replica.capacity(steady(1))
 
 
 # ---------------------------------------------------------------- memory
