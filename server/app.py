@@ -53,11 +53,15 @@ ENGINE_CLOSE = 10.0
 class App:
     """One server in one event loop. ``run`` is its whole life; it returns the process's exit status."""
 
-    def __init__(self, config: Config, loading: Future[LoadedModel], phases: Phases) -> None:
-        """``loading`` began before this module was even imported: the engine compiles meanwhile."""
+    def __init__(
+        self, config: Config, loading: Future[LoadedModel], phases: Phases, trouble: Future[str] | None = None
+    ) -> None:
+        """``loading`` began before this module was even imported: the engine compiles meanwhile. ``trouble`` resolves with why the
+        server cannot go on, where others than itself can know."""
         self._config = config
         self._loading = loading
         self._phases = phases
+        self._trouble = trouble
         self._metrics = Metrics()
         self._readiness = Readiness()
         self._telemetry = RequestTelemetry(self._metrics, log_requests=config.telemetry.log_requests)
@@ -85,6 +89,7 @@ class App:
     async def run(self) -> int:
         """Start, serve until a signal or a failure, shut down. 0 after an orderly end."""
         with self._signals():
+            self._heed_trouble()
             try:
                 await self._until_stopped(self._start())
                 if self._failure is None and not self._stop.is_set():
@@ -240,6 +245,11 @@ class App:
     def _engine_failed(self, why: str) -> None:
         log.error("engine failed", why=why)
         self._fail(why)
+
+    def _heed_trouble(self) -> None:
+        if self._trouble is not None:
+            loop = asyncio.get_running_loop()
+            self._trouble.add_done_callback(lambda why: loop.call_soon_threadsafe(self._engine_failed, why.result()))
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why

@@ -27,11 +27,17 @@ class EngineConfig(Section):
     directory: str = "engine-cache/smollm2-gguf"
     """What `firsttoken build` made, or "simulated:PROFILE" for an engine that only pretends."""
     kv_bytes: Bytes = 0
-    """Memory for the KV cache, in bytes. 0: a quarter of what is available at start, at most 1 GiB."""
+    """Memory for the KV cache, in bytes. 0: a quarter of what is available at start, at most 1 GiB; on a GPU, what the bill leaves of each."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of the embedded engine. 0: one per physical core."""
     stuck_after: Annotated[Seconds, Field(gt=0)] = 60.0
     """A step, or a silence between steps, longer than this many seconds means a hung engine: the server ends what runs and exits."""
+    preflight: Literal["refuse", "warn"] = "refuse"
+    """What a TensorRT-LLM engine that does not fit this machine leads to: no start, or warnings."""
+    check_hashes: bool = True
+    """Compare every byte of a TensorRT-LLM engine with its manifest before it is loaded; reading it fills the page cache."""
+    rank_start_timeout: Annotated[Seconds, Field(gt=0)] = 1800.0
+    """Seconds that the ranks of a TensorRT-LLM engine have to load their weights; then the start fails and says which did not."""
 
 
 class GrpcConfig(Section):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from server.concurrency import start_daemon
 from server.config import Config, SchedulerConfig
 from server.phases import Phases
+from server.ranks.entry import executor_settings, is_trtllm
 
 if TYPE_CHECKING:
     from engines.manifest import EngineManifest
@@ -47,7 +48,21 @@ def load_model(config: Config, phases: Phases, under_way: Callable[[], object] =
     if kind in (SIMULATED, SIMULATED_EXECUTOR):
         under_way()
         return _load_simulated(profile or "instant", config, executor=kind == SIMULATED_EXECUTOR)
+    if is_trtllm(config.engine.directory):
+        under_way()
+        return _load_trtllm(Path(config.engine.directory), config)
     return _load_openvino(Path(config.engine.directory), config, phases, under_way)
+
+
+def _load_trtllm(directory: Path, config: Config) -> LoadedModel:
+    """On the leader rank of the job that `firsttoken serve` starts."""
+    from engines.manifest_file import read_manifest
+    from engines.trtllm.loading import load
+    from server.assembly import executor_engine
+
+    manifest = read_manifest(directory, "trtllm")
+    executor = load(directory, manifest, executor_settings(config.engine))
+    return LoadedModel(executor_engine(executor, manifest, config), *_read_text_stage(directory, manifest))
 
 
 def _load_simulated(profile: str, config: Config, *, executor: bool) -> LoadedModel:

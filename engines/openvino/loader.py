@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import openvino as ov
 
+from engines import manifest_file
 from engines.contract import EngineLoadError
-from engines.manifest import MANIFEST_NAME, SCHEMA_VERSION, EngineManifest
+from engines.manifest import EngineManifest
 from engines.openvino.graph import page
 from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block
@@ -64,23 +64,8 @@ def load_runner(
 
 
 def read_manifest(directory: Path) -> EngineManifest:
-    """Raises EngineLoadError where there is none, or none that this version reads."""
-    path = directory / MANIFEST_NAME
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=EngineManifest)
-    except FileNotFoundError as error:
-        raise EngineLoadError(
-            f"{path}: no such file, so this is no engine: build one with `firsttoken build`"
-        ) from error
-    except msgspec.DecodeError as error:
-        raise EngineLoadError(f"{path}: {error}") from error
-    if manifest.schema_version != SCHEMA_VERSION:
-        raise EngineLoadError(
-            f"{path}: schema_version must be {SCHEMA_VERSION}, got {manifest.schema_version}; build again"
-        )
-    if manifest.engine != "openvino":
-        raise EngineLoadError(f"{path}: engine must be openvino, got {manifest.engine!r}")
-    return manifest
+    """Raises EngineLoadError where there is none, none that this version reads, or one of another engine."""
+    return manifest_file.read_manifest(directory, "openvino")
 
 
 def _require_positive(**values: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,10 @@ def load_with(
     return TrtllmExecutor(bindings, native, _with_blocks(limits, blocks), statistics_age=statistics_age)
 
 
-def follow(directory: Path, manifest: EngineManifest, settings: ExecutorSettings) -> None:
+def follow(directory: Path, manifest: EngineManifest, settings: ExecutorSettings, loaded: Callable[[], object]) -> None:
     """A rank that is not the leader: construct the same executor, then wait inside its shutdown() until the leader's is called.
 
-    Raises EngineLoadError.
+    ``loaded`` is called in between. Raises EngineLoadError.
     """
     facts = facts_of(manifest, directory)
     native = _construct(_bindings(), directory, facts, settings)
@@ -68,6 +69,7 @@ def follow(directory: Path, manifest: EngineManifest, settings: ExecutorSettings
         raise EngineLoadError(
             "this rank became a leader although it is not rank 0: the ranks were not started together"
         )
+    loaded()
     native.shutdown()
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from server.config_sources import LoadedConfig
     from server.loading import LoadedModel
     from server.phases import Phases
+    from server.ranks.link import Link
 
 HELP = "serve an engine over gRPC"
 
@@ -59,7 +60,18 @@ def run_raw(arguments: Sequence[str]) -> int:
     if print_only:
         sys.stdout.write(loaded.to_toml())
         return 0
-    return _serve(loaded.config, loop_factory)
+    from server.ranks.entry import is_trtllm, supervise
+
+    if is_trtllm(loaded.config.engine.directory):
+        configure(loaded.config)
+        return supervise(loaded.config, arguments)
+    return serve(loaded.config, loop_factory)
+
+
+def prepare(arguments: Sequence[str]) -> tuple[Config, LoopFactory]:
+    """What ``serve`` needs, from a command line. Raises ConfigError and UsageError."""
+    config = _load(arguments)[0].config
+    return config, _loop_factory(config)
 
 
 def describe() -> str:
@@ -95,18 +107,29 @@ def _load(arguments: Sequence[str]) -> tuple[LoadedConfig, bool]:
     return load_config(Path(file) if file else None, os.environ, flags), print_only
 
 
-def _serve(config: Config, loop_factory: LoopFactory) -> int:
+def configure(config: Config) -> None:
     from server.telemetry.logging import configure_logging
 
     configure_logging(config.telemetry)
+
+
+def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -> int:
+    """Serve in this process until told to stop. ``link``: to the supervisor of the job whose leader this is."""
+    configure(config)
     _quieten_grpc()
     phases, loading = _begin_loading(config)
+    if link is not None:
+        from server.ranks.messages import LOADED
+
+        loading.add_done_callback(lambda _: link.report("failed" if loading.exception() else LOADED))
     from server.app import App  # after the load has begun: this imports for half a second
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        status = runner.run(App(config, loading, phases).run())
+        status = runner.run(App(config, loading, phases, None if link is None else link.trouble).run())
     if status or not loading.done():
         # A hung engine's thread may never end, and its library could wait for it while Python shuts down.
+        if link is not None:
+            link.ended(status)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
