@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from engines.trtllm.settings import ExecutorSettings
     from server.config import Config, EngineConfig
 
+CLOSING = 30.0
+"""Seconds that the leader has, beyond the drain, to end its streams and every rank's executor."""
 REFUSED = 2
 """Exit status where the user must change something first."""
 
@@ -67,6 +69,7 @@ def supervise(config: Config, arguments: Sequence[str]) -> int:
         world_size=facts.world_size,
         command=lambda socket: mpirun_command(facts.world_size, socket, arguments, mpirun=machine.mpirun or "mpirun"),
         start_timeout=config.engine.rank_start_timeout,
+        drain_timeout=config.lifecycle.drain_delay + config.lifecycle.drain_grace + CLOSING,
     )
 
     def explain(lines: list[str]) -> str | None:

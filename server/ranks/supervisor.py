@@ -38,6 +38,8 @@ class Job:
     command: Callable[[str], Sequence[str]]
     start_timeout: float
     """Seconds from the start until every rank has its weights."""
+    drain_timeout: float
+    """Seconds from a drain to the leader's end; longer means that it hangs."""
 
 
 class Supervisor:
@@ -48,11 +50,15 @@ class Supervisor:
         self._job = job
         self._explain = explain
         self._outputs = [RankOutput(_writer(sys.stdout.fileno())), RankOutput(_writer(sys.stderr.fileno()))]
-        self._draining = False
+
+    @property
+    def _draining(self) -> bool:
+        return self._drain_asked.is_set()
 
     async def run(self) -> int:
         """The exit status: the leader's own where it ended by itself, 1 where the job broke."""
         self._members = Members(self._job.world_size)
+        self._drain_asked = asyncio.Event()
         with tempfile.TemporaryDirectory(prefix="firsttoken-") as folder, self._signals():
             address = str(Path(folder) / "ranks")
             server = await asyncio.start_unix_server(self._members.welcome, address)
@@ -90,7 +96,7 @@ class Supervisor:
         ends: set[asyncio.Future[Any]] = {ended, lost, exited}
         await asyncio.wait({loaded, *ends}, timeout=self._job.start_timeout, return_when=asyncio.FIRST_COMPLETED)
         if loaded.done():
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_one(ends)
         loaded.cancel()
         if ended.done():
             return await self._after_leader(ended.result(), exited)
@@ -105,12 +111,21 @@ class Supervisor:
             f"not loaded after {timeout:g} s (engine.rank_start_timeout): {self._members.progress()}"
         )
 
+    async def _until_one(self, ends: set[asyncio.Future[Any]]) -> None:
+        """Wait for the first of ``ends``; once a drain was asked for, not for ever."""
+        drained = asyncio.ensure_future(self._drain_asked.wait())
+        await asyncio.wait({drained, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        if drained.done():
+            await asyncio.wait(ends, timeout=self._job.drain_timeout, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+
     async def _after_leader(self, status: int, exited: asyncio.Future[int]) -> int:
         """The others leave with it; who does not is killed."""
-        await asyncio.wait({exited}, timeout=FINALIZE if status == 0 else LAST_WORDS)
+        in_order = status == 0 and self._members.loaded.is_set()
+        await asyncio.wait({exited}, timeout=FINALIZE if in_order else LAST_WORDS)
         if status:
             self._say_why("the leader ended with a failure")
-        elif not exited.done():
+        elif in_order and not exited.done():
             log.warning("ranks did not leave by themselves", seconds=FINALIZE, ranks=self._members.progress())
         return status
 
@@ -141,7 +156,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         log.info("draining", again=self._draining, ranks=self._members.progress())
-        self._draining = True
+        self._drain_asked.set()
         self._members.tell_leader(Drain())
 
     @contextlib.contextmanager

@@ -17,6 +17,13 @@ class Ranks:
         self.rank: int = 0 if comm is None else comm.Get_rank()
         self.size: int = 1 if comm is None else comm.Get_size()
 
+    def meet(self) -> None:
+        """Wait until every rank has come so far, as the real executor's construction does."""
+        if self._comm is not None:
+            meeting = self._comm.Ibarrier()
+            while not meeting.Test():
+                time.sleep(_POLL)
+
     def dismiss(self) -> None:
         """The leader lets the others go."""
         for rank in range(1, self.size):

@@ -307,9 +307,10 @@ class Executor:
             raise RuntimeError(
                 "[TensorRT-LLM][ERROR] Assertion failed: MPI worldSize is expected to be equal to tp*pp when participantIds are not specified"
             )
-        self._engine = FakeEngine(Path(model_path), document, executor_config) if self._ranks.rank == 0 else None
         if os.environ.get("FAKE_TENSORRT_LLM_HANGS_AT_LOADING") == str(self._ranks.rank):
             self._ranks.hang()
+        self._ranks.meet()
+        self._engine = FakeEngine(Path(model_path), document, executor_config) if self._ranks.rank == 0 else None
 
     def can_enqueue_requests(self) -> bool:
         return self._engine is not None and not self._engine.closed
