@@ -85,6 +85,10 @@ class Capabilities(msgspec.Struct, frozen=True):
     """A cancelled sequence frees its seat at the next step (a step runner), not at some later response (an executor)."""
     lookahead: int = 0
     """How many tokens beyond one a sequence may produce in one step (speculation)."""
+    guides: tuple[str, ...] = ("json_schema", "regex", "grammar", "choice")
+    """Kinds of guide, where ``masks`` says that there are any."""
+    top_logprobs: int | None = None
+    """Likeliest tokens that can be told beside the drawn one; None = as many as one asks for."""
 
 
 class KvGroup(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from engines.contract import (
 from engines.executor_checks import check_request
 from engines.trtllm.causes import explain
 from engines.trtllm.native import Bindings
-from engines.trtllm.requests import check_offered, to_request
+from engines.trtllm.requests import GUIDES, check_offered, to_request
 from engines.trtllm.responses import OpenRequest
 from engines.trtllm.statistics import HeldCalls, IterationFigures
 
@@ -31,11 +31,13 @@ CAPABILITIES = Capabilities(
     batch_invariant=False,
     preemption=False,
     score=False,
-    masks=False,
+    masks=True,
     adapters=True,
     salts=True,
     block_io=False,
     immediate_cancel=False,
+    guides=GUIDES,
+    top_logprobs=0,
 )
 SLICE = 0.25
 """Seconds of one wait inside the library: how long closing waits for the thread that awaits."""
@@ -96,7 +98,7 @@ class TrtllmExecutor:
         with self._lock:
             self._require_alive()
             self._check(requests)
-            translated = [to_request(self._bindings, request) for request in requests]
+            translated = [to_request(self._bindings, request, self._limits.vocab_size) for request in requests]
             for request in requests:
                 self._open[request.request] = OpenRequest(request, self._limits.block_size)
         # Outside the lock: a response may come before the call has returned its ids, and must not wait for them.

@@ -13,12 +13,12 @@ from engines.manifest import EngineManifest
 from engines.sampling.params import SamplingParams
 from engines.trtllm.causes import explain
 from engines.trtllm.executor import STATISTICS_AGE, TrtllmExecutor
-from engines.trtllm.facts import TensorRtFacts
 from engines.trtllm.native import Bindings, load_bindings
 from engines.trtllm.preflight import facts_of
 from engines.trtllm.probe import require_expected
-from engines.trtllm.settings import ExecutorSettings, executor_config, kv_tokens
+from engines.trtllm.settings import ExecutorSettings, executor_config, guided_decoding, kv_tokens
 
+TOKENIZER_NAME = "tokenizer.json"
 FIRST_LIGHT = 120.0
 """Seconds for the first token of all: kernels are still being loaded."""
 
@@ -41,7 +41,7 @@ def load_with(
 ) -> TrtllmExecutor:
     """``load`` with a library that is imported already."""
     facts = facts_of(manifest, directory)
-    native = _construct(bindings, directory, facts, settings)
+    native = _construct(bindings, directory, manifest, settings)
     if not native.can_enqueue_requests():
         raise EngineLoadError(
             "this rank is not the leader: requests enter at rank 0, which `firsttoken serve` makes the leader"
@@ -63,8 +63,7 @@ def follow(directory: Path, manifest: EngineManifest, settings: ExecutorSettings
 
     ``loaded`` is called in between. Raises EngineLoadError.
     """
-    facts = facts_of(manifest, directory)
-    native = _construct(_bindings(), directory, facts, settings)
+    native = _construct(_bindings(), directory, manifest, settings)
     if native.can_enqueue_requests():
         raise EngineLoadError(
             "this rank became a leader although it is not rank 0: the ranks were not started together"
@@ -79,11 +78,17 @@ def _bindings() -> Bindings:
     return bindings
 
 
-def _construct(bindings: Bindings, directory: Path, facts: TensorRtFacts, settings: ExecutorSettings) -> Any:  # noqa: ANN401 - no types
+def _construct(bindings: Bindings, directory: Path, manifest: EngineManifest, settings: ExecutorSettings) -> Any:  # noqa: ANN401 - the library ships no types
+    facts, tokenizer = facts_of(manifest, directory), directory / TOKENIZER_NAME
     try:
-        return bindings.Executor(directory, bindings.ModelType.DECODER_ONLY, executor_config(bindings, facts, settings))
+        words = tokenizer.read_text(encoding="utf-8")
+        guided = guided_decoding(bindings, words, manifest.model.vocab_size, manifest.tokenizer.end_ids)
+        config = executor_config(bindings, facts, settings, guided)
+        return bindings.Executor(directory, bindings.ModelType.DECODER_ONLY, config)
     except EngineLoadError:
         raise
+    except OSError as error:
+        raise EngineLoadError(f"{tokenizer}: {error.strerror}; copy the engine again, or build it again") from error
     except Exception as error:
         raise EngineLoadError(f"{directory}: {explain(str(error))}") from error
 

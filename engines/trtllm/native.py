@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TypeAlias
@@ -36,3 +37,13 @@ def load_bindings() -> Bindings:
         raise EngineLoadError(explain(str(error))) from error
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineLoadError(f"TensorRT-LLM cannot be imported: {explain(str(error))}") from error
+
+
+def logit_bias(vocab_size: int, biases: Sequence[tuple[int, float]]) -> object:
+    """What is added to each token's logit, as the float32 tensor that the library takes; its own dependency torch makes it."""
+    torch = import_module("torch")
+    tensor = torch.zeros(vocab_size, dtype=torch.float32)
+    for token, bias in biases:
+        tensor[token] = bias
+    made: object = tensor
+    return made

@@ -68,6 +68,12 @@ EXPECTED: tuple[Expected, ...] = (
     Expected("ParallelConfig", parameters={"communication_mode": _member("CommunicationMode", "LEADER")}),
     Expected("ExtendedRuntimePerfKnobConfig", parameters={"multi_block_mode": True, "cuda_graph_mode": False}),
     Expected(
+        "GuidedDecodingConfig",
+        required=(lambda b: b.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,),
+        parameters={"encoded_vocab": ["a", "b"], "tokenizer_str": "{}", "stop_token_ids": [1]},
+        attributes=("GuidedDecodingBackend",),
+    ),
+    Expected(
         "ExecutorConfig",
         parameters={
             "max_beam_width": 1,
@@ -81,6 +87,7 @@ EXPECTED: tuple[Expected, ...] = (
             "max_num_tokens": 512,
             "parallel_config": _made("ParallelConfig"),
             "extended_runtime_perf_knob_config": _made("ExtendedRuntimePerfKnobConfig"),
+            "guided_decoding_config": None,
         },
     ),
     Expected(

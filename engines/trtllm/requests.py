@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from engines.contract import ExecutorRequest, PlanError, Retention
-from engines.sampling.params import SamplingParams
-from engines.trtllm.native import Bindings
+from engines.sampling.params import Guide, SamplingParams
+from engines.trtllm.native import Bindings, logit_bias
 
+GUIDES = ("json_schema", "regex", "choice")
+"""Not "grammar": the library's grammars are of another dialect than the Lark of ours."""
 _USUAL_RETENTION = 35
 """The library's priority of blocks about which nothing was said."""
 
@@ -21,11 +25,16 @@ def check_offered(request: ExecutorRequest) -> None:
             f"request {request.request}: sampling.logprobs must be 0 on TensorRT-LLM, which tells the log-probability of "
             f"the drawn token only, got {request.sampling.logprobs}"
         )
+    guide = request.sampling.guide
+    if guide is not None and guide.kind not in GUIDES:
+        raise PlanError(
+            f"request {request.request}: guide.kind must be one of {', '.join(GUIDES)} on TensorRT-LLM, got {guide.kind}"
+        )
     if request.salt == 0:
         raise PlanError(f"request {request.request}: salt must be at least 1, got 0")
 
 
-def to_request(bindings: Bindings, request: ExecutorRequest) -> object:
+def to_request(bindings: Bindings, request: ExecutorRequest, vocab_size: int) -> object:
     """The library's request. ``client_id`` carries our id, so that a response that overtakes its enqueue call is understood.
 
     The library takes one end-of-sequence id; further ones travel as stop words, and ``responses`` gives them their name back.
@@ -52,29 +61,53 @@ def to_request(bindings: Bindings, request: ExecutorRequest) -> object:
             "stop_words": stops or None,
             "allotted_time_ms": _time(request.allotted_ms),
             "cache_salt_id": request.salt,
+            "bad_words": [list(run) for run in request.sampling.bad_tokens] or None,
+            "embedding_bias": logit_bias(vocab_size, request.sampling.logit_bias)
+            if request.sampling.logit_bias
+            else None,
+            "guided_decoding_params": _guide(bindings, request.sampling.guide),
             "lora_config": bindings.LoraConfig(request.adapter) if request.adapter else None,
             "kv_cache_retention_config": _retention(bindings, request.retention),
         }.items()
         if value is not None
     }
-    return bindings.Request(request.tokens.tolist(), request.max_tokens, **told)
+    made: object = bindings.Request(request.tokens.tolist(), request.max_tokens, **told)
+    return made
 
 
 def _sampling(bindings: Bindings, params: SamplingParams, n: int) -> object:
-    """Greedy is the choice among one: a temperature of 0 is no number that the library divides by."""
-    several = {"num_return_sequences": n} if n > 1 else {}
+    """What has no effect is not told. Greedy is the choice among one: a temperature of 0 is no number that the library divides by."""
+    told: dict[str, Any] = {
+        name: value
+        for name, value, idle in (
+            ("min_p", params.min_p, 0.0),
+            ("repetition_penalty", params.repetition_penalty, 1.0),
+            ("presence_penalty", params.presence_penalty, 0.0),
+            ("frequency_penalty", params.frequency_penalty, 0.0),
+            ("no_repeat_ngram_size", params.no_repeat_ngram, 0),
+            ("min_tokens", params.min_tokens, 0),
+            ("num_return_sequences", n, 1),
+        )
+        if value != idle
+    }
     if params.temperature == 0.0:
-        return bindings.SamplingConfig(beam_width=1, top_k=1, seed=params.seed, **several)
-    narrowed = {"min_p": params.min_p} if params.min_p else {}
-    return bindings.SamplingConfig(
-        beam_width=1,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        seed=params.seed,
-        **narrowed,
-        **several,
-    )
+        told |= {"top_k": 1}
+    else:
+        told |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
+    config: object = bindings.SamplingConfig(beam_width=1, seed=params.seed, **told)
+    return config
+
+
+def _guide(bindings: Bindings, guide: Guide | None) -> object | None:
+    if guide is None:
+        return None
+    kinds = bindings.GuideType
+    if guide.kind == "json_schema":
+        made: object = bindings.GuidedDecodingParams(kinds.JSON_SCHEMA, guide.text)
+    else:
+        pattern = guide.text if guide.kind == "regex" else "|".join(map(re.escape, json.loads(guide.text)))
+        made = bindings.GuidedDecodingParams(kinds.REGEX, pattern)
+    return made
 
 
 def _retention(bindings: Bindings, stretches: tuple[Retention, ...]) -> object | None:

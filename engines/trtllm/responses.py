@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from engines.contract import ExecutorFinish, ExecutorRequest, ExecutorResponse
 from engines.trtllm.causes import explain
 
@@ -43,12 +45,10 @@ class OpenRequest:
         if not result.is_final:
             return [said]
         # A request that ends from outside may end with one response: its other sequences end with it.
-        others = sorted(self.open)
+        others = sorted(self.open - {said.sequence_index})
         self.open.clear()
-        ended = finish or ExecutorFinish.CANCELLED
-        silent = [ExecutorResponse(self.request.request, index, finish=ended) for index in others]
-        whole = [said, *silent]
-        whole[-1] = _as_final(whole[-1], said.cached_tokens)
+        whole = [said, *(ExecutorResponse(self.request.request, index, finish=finish) for index in others)]
+        whole[-1] = msgspec.structs.replace(whole[-1], final=True, cached_tokens=said.cached_tokens)
         return whole
 
     def _sequence(self, result: Any, finish: ExecutorFinish | None) -> ExecutorResponse:  # noqa: ANN401 - as above
@@ -86,15 +86,3 @@ class OpenRequest:
             return None
         reused = int(metrics.kv_cache_metrics.num_reused_blocks) * self.block_size
         return min(reused, len(self.request.tokens) - 1)
-
-
-def _as_final(response: ExecutorResponse, cached_tokens: int | None) -> ExecutorResponse:
-    return ExecutorResponse(
-        request=response.request,
-        sequence_index=response.sequence_index,
-        tokens=response.tokens,
-        finish=response.finish,
-        final=True,
-        logprobs=response.logprobs,
-        cached_tokens=cached_tokens,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from engines.contract import EngineLoadError
@@ -39,9 +40,31 @@ def kv_tokens(facts: TensorRtFacts, settings: ExecutorSettings) -> int:
     return blocks * facts.tokens_per_block
 
 
-def executor_config(bindings: Bindings, facts: TensorRtFacts, settings: ExecutorSettings) -> object:
-    """The library's ExecutorConfig, the same on every rank."""
-    return bindings.ExecutorConfig(
+def guided_decoding(bindings: Bindings, tokenizer_json: str, vocab_size: int, end_ids: tuple[int, ...]) -> object:
+    """xgrammar's set-up: the text of every token, by id. ``vocab_size``: ids beyond the tokenizer's have none."""
+    document = json.loads(tokenizer_json)
+    texts = [""] * vocab_size
+    named = [
+        *document["model"]["vocab"].items(),
+        *((one["content"], one["id"]) for one in document.get("added_tokens", ())),
+    ]
+    for text, token in named:
+        if token < vocab_size:
+            texts[token] = text
+    made: object = bindings.GuidedDecodingConfig(
+        bindings.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
+        encoded_vocab=texts,
+        tokenizer_str=tokenizer_json,
+        stop_token_ids=list(end_ids),
+    )
+    return made
+
+
+def executor_config(
+    bindings: Bindings, facts: TensorRtFacts, settings: ExecutorSettings, guided: object | None = None
+) -> object:
+    """The library's ExecutorConfig, the same on every rank. ``guided``: what ``guided_decoding`` made; None = no guides."""
+    made: object = bindings.ExecutorConfig(
         max_beam_width=1,
         batching_type=bindings.BatchingType.INFLIGHT,
         scheduler_config=bindings.SchedulerConfig(
@@ -62,7 +85,9 @@ def executor_config(bindings: Bindings, facts: TensorRtFacts, settings: Executor
         max_batch_size=facts.max_batch_size,
         max_num_tokens=facts.max_num_tokens,
         parallel_config=bindings.ParallelConfig(communication_mode=bindings.CommunicationMode.LEADER),
+        guided_decoding_config=guided,
         extended_runtime_perf_knob_config=bindings.ExtendedRuntimePerfKnobConfig(
             multi_block_mode=True, cuda_graph_mode=facts.profile == "latency"
         ),
     )
+    return made

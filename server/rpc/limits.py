@@ -53,10 +53,14 @@ def request_limits(config: Config, info: EngineInfo) -> RequestLimits:
         block_size=info.block_size,
         # An executor must seat all outputs of a request at once.
         max_outputs=min(limits.max_outputs, info.max_sequences),
-        max_top_logprobs=min(limits.max_top_logprobs, info.vocab_size),
+        max_top_logprobs=min(limits.max_top_logprobs, info.vocab_size, *_offered(info.capabilities.top_logprobs)),
         max_logit_biases=limits.max_logit_biases,
         max_bad_words=limits.max_bad_words,
         max_bad_word_size=limits.max_bad_word_size,
         max_guide_bytes=limits.max_guide_bytes,
         max_request_id_size=limits.max_request_id_size,
     )
+
+
+def _offered(count: int | None) -> tuple[int, ...]:
+    return () if count is None else (count,)

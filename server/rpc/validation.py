@@ -160,7 +160,11 @@ def _guide(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo)
         raise InvalidRequestError("guide", "this engine offers no structured output (capabilities.masks)")
     if request.stop.ignore_end:
         raise InvalidRequestError("stop.ignore_end", "must not be set with a guide, whose end is the model's")
-    return check_guide(request.guide, limits)
+    guide = check_guide(request.guide, limits)
+    if guide.kind not in info.capabilities.guides:
+        offered = ", ".join(info.capabilities.guides)
+        raise InvalidRequestError(f"guide.{guide.kind}", f"this engine's guides are {offered} (capabilities.guides)")
+    return guide
 
 
 def _prompt_logprobs(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) -> int | None:

@@ -29,6 +29,7 @@ from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_reception
 from server.scheduling.policies import Policies
 from server.scheduling.reception import Reception, charge
+from server.scheduling.salts import SaltNumbers
 from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
 
@@ -51,12 +52,15 @@ class ExecutorFeed:
         self._limits = limits
         self._mirror = ExecutorMirror(limits, inner_queue)
         self._ledger: Ledger[FedSequence] = Ledger()
+        self._salts = SaltNumbers()
         self._reception: Reception = make_reception(config, StepCost(profile), policies or Policies())
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
         self._room: WaitingRoom[FedSequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}
         """Prompt tokens of the requests inside that have not answered yet."""
+        self._uncounted: dict[int, int] = {}
+        """Prompt tokens of those that have answered without saying how many of them were reused."""
         self._cancellations: list[int] = []
         self._cancelling: set[int] = set()
 
@@ -106,7 +110,7 @@ class ExecutorFeed:
             record: Fed = sequence.record
             self._account(sequence)
             self._enter(record, now)
-            fed.append(executor_request(record.request, self._limits.max_context))
+            fed.append(executor_request(record.request, self._limits.max_context, self._salts))
         return fed
 
     def _enter(self, record: Fed, now: float) -> None:
@@ -148,6 +152,7 @@ class ExecutorFeed:
             if response.tokens:
                 self._take_tokens(sequence, response, now)
             if response.final:
+                self._count_prompt(record, response)
                 self._end_all(record, partial(reason_of, response=response), now)
             elif response.finish is not None and sequence.finish is None:
                 self._end(sequence, reason_of(sequence, response), now)
@@ -180,13 +185,21 @@ class ExecutorFeed:
         sequence.delivered += len(response.tokens)
 
     def _answered(self, record: Fed, response: ExecutorResponse) -> None:
-        counters, prompt = self._ledger.counters, self._silent.pop(record.request.id)
+        prompt = self._silent.pop(record.request.id)
         self._mirror.runs(record.request.id)
-        cached = response.cached_tokens or 0
-        record.cached_tokens = cached
-        counters.cached_tokens += cached
-        # The first token comes out of the last prompt token's row, counted above.
-        counters.computed_tokens += prompt - cached - 1
+        self._uncounted[record.request.id] = prompt
+        self._count_prompt(record, response)
+
+    def _count_prompt(self, record: Fed, response: ExecutorResponse) -> None:
+        """Once, when the executor says how much of the prompt it had: with its first response, or only with the final one."""
+        if response.cached_tokens is None and not response.final:
+            return
+        prompt = self._uncounted.pop(record.request.id, None)
+        if prompt is not None:
+            record.cached_tokens = response.cached_tokens or 0
+            self._ledger.counters.cached_tokens += record.cached_tokens
+            # The first token comes out of the last prompt token's row, counted with the tokens.
+            self._ledger.counters.computed_tokens += prompt - record.cached_tokens - 1
 
     def _settle(self, now: float) -> None:
         """Act on wishes: who waits outside ends now, who is inside when the executor says so. An executor ends whole requests, so one
@@ -220,6 +233,7 @@ class ExecutorFeed:
             self._settle_up(record)
         if not record.unfinished and self._inside.pop(record.request.id, None) is not None:
             self._silent.pop(record.request.id, None)
+            self._uncounted.pop(record.request.id, None)
             self._cancelling.discard(record.request.id)
             self._mirror.leave(record.request.id)
 

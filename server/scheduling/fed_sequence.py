@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from engines.contract import ExecutorFinish, ExecutorRequest, ExecutorResponse
 from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.scheduling.record import RequestRecord, SequenceRecord
+from server.scheduling.salts import SaltNumbers
 from server.scheduling.sequence import token_array
 
 _REASONS = {
@@ -51,7 +50,7 @@ def reason_of(sequence: FedSequence, response: ExecutorResponse) -> FinishReason
     return _REASONS[response.finish]
 
 
-def executor_request(request: GenerationRequest, max_context: int) -> ExecutorRequest:
+def executor_request(request: GenerationRequest, max_context: int, salts: SaltNumbers) -> ExecutorRequest:
     """An executor always draws a token: for a request that wants none (warming) it is thrown away, and a prompt of the model's whole
     context goes in without its last token."""
     max_tokens = max(1, request.max_tokens)
@@ -64,10 +63,5 @@ def executor_request(request: GenerationRequest, max_context: int) -> ExecutorRe
         stop_ids=request.stop_ids,
         n=request.n,
         priority=_PRIORITIES[request.priority],
-        salt=_salt(request.cache_salt),
+        salt=salts.number(request.cache_salt),
     )
-
-
-def _salt(salt: bytes) -> int | None:
-    """64 bits of a cryptographic hash: an executor takes no bytes."""
-    return int.from_bytes(sha256(salt).digest()[:8], "little") if salt else None

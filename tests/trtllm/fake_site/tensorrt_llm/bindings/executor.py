@@ -108,6 +108,26 @@ class ExtendedRuntimePerfKnobConfig:
     cuda_graph_cache_size: int = 0
 
 
+class GuidedDecodingBackend(Enum):
+    XGRAMMAR = 0
+
+
+class GuidedDecodingConfig:
+    GuidedDecodingBackend = GuidedDecodingBackend
+
+    def __init__(
+        self,
+        backend: Enum,
+        encoded_vocab: list[str] | None = None,
+        tokenizer_str: str | None = None,
+        stop_token_ids: list[int] | None = None,
+    ) -> None:
+        self.backend = backend
+        self.encoded_vocab = encoded_vocab
+        self.tokenizer_str = tokenizer_str
+        self.stop_token_ids = stop_token_ids
+
+
 @dataclass
 class ExecutorConfig:
     max_beam_width: int = 1
