@@ -5,6 +5,8 @@ BIN := .venv/bin
 # The first Python from 3.11 to 3.13 that runs. `make PYTHON=python3.12 test` chooses another.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+# Where `firsttoken build` puts the default engine; `make ENGINE=DIR race` takes another place.
+ENGINE ?= engine-cache/smollm2-gguf
 PACKAGES := engines build_scripts server firsttoken loadtest protos benchmarks tests
 
 help: ## this list
@@ -53,7 +55,7 @@ proto: .venv/.development ## generate the protocol's modules
 	$(BIN)/python -m protos.generate
 
 smoke: .venv/.development ## serve, and talk to it with the real grpcurl
-	$(BIN)/python -m pytest -s tests/e2e/test_smoke.py
+	$(BIN)/python -m pytest -v tests/e2e/test_smoke.py
 
 check-all: lint ## lint, every test, the figures
 	$(BIN)/python -m pytest $(ARGS)

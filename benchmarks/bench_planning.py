@@ -1,4 +1,4 @@
-"""What it costs to compose a step: ``python benchmarks/bench_planning.py [--rounds N]`` prints JSON, times in microseconds.
+"""What it costs to compose a step: ``python -m benchmarks.bench_planning [--rounds N] [--json]``, times in microseconds.
 
 Each figure is the median over rounds of one step in steady decoding. ``plan`` is what stands between one step's outcome and the next
 step's start; ``draft`` runs while the engine computes; ``apply`` takes the outcome in. ``planning`` = plan + draft.
@@ -14,6 +14,9 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter_ns
 from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
 
 from benchmarks.figure import Figure, at_most
 from engines.contract import KvGroup, Output, RunnerLimits, StepPlan, StepResult
@@ -152,17 +155,29 @@ def figures() -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=300)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    chosen = parser.parse_args()
     sys.setswitchinterval(0.001)
     report: list[dict[str, float]] = []
     cases = [(64, 10, 10), (256, 10, 10), (64, 10_000, 10), (64, 10, 10_000), (1, 10, 10)]
     for running, waiting, generated in cases:
-        bench = Bench(running, waiting, generated, rounds)
+        bench = Bench(running, waiting, generated, chosen.rounds)
         gc.collect()
         gc.freeze()
         report.append({"running": running, "waiting": waiting, "generated": generated, **bench.measure()})
         gc.unfreeze()
-    print(json.dumps({"steps": report, "prompts": [prompt_us(tokens) for tokens in (512, 8192)]}, indent=2))
+    prompts = [prompt_us(tokens) for tokens in (512, 8192)]
+    if chosen.json:
+        print(json.dumps({"steps": report, "prompts": prompts}, indent=2))
+    else:
+        Console().print(_table("a step of steady decoding, us", report), _table("a whole prompt, us", prompts))
+
+
+def _table(title: str, rows: list[dict[str, float]]) -> Table:
+    table = Table(*rows[0], title=title)
+    for row in rows:
+        table.add_row(*(f"{value:,}" for value in row.values()))
+    return table
 
 
 if __name__ == "__main__":

