@@ -35,9 +35,15 @@ def test_the_default_engine_is_as_exact_as_promised() -> None:
     assert inspection.servable, inspection.problems
     assert numerics.golden_reference.startswith("transformers")
     assert numerics.golden_positions == 602
-    assert numerics.golden_argmax_agreement >= 0.995
-    assert numerics.golden_max_difference < 0.05
-    assert numerics.tolerance < 0.05
+    # Per cent of positions, mean and greatest difference of log-probabilities, tolerance: docs/building.md has the figures, by
+    # what this CPU computes in. llama.cpp's kernels agree on 97.1 % with the same file.
+    agreement, mean, most, tolerance = {"f32": (99.5, 0.005, 0.05, 0.05), "bf16": (97.1, 0.05, 1.0, 2.0)}[
+        numerics.activations
+    ]
+    assert 100 * numerics.golden_argmax_agreement >= agreement
+    assert numerics.golden_mean_difference < mean
+    assert numerics.golden_max_difference < most
+    assert numerics.tolerance < tolerance
 
 
 def test_the_float32_engine_generates_the_references_tokens() -> None:
