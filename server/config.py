@@ -121,6 +121,8 @@ class SchedulerConfig(Section):
     """Steps in a row that a prompt waits for another one that computes the same prefix."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Share of the KV blocks that stays free for running sequences when a new one is seated."""
+    eviction: Literal["reuse", "lru"] = "reuse"
+    """Which cached block goes first. reuse: the one used longest ago, but what was reused often stays longer; lru: without the but."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     """While others stream, new prompts are held back until so many wait, or until batch_wait is over."""
     batch_wait: Annotated[Seconds, Field(le=10)] = 0.0

@@ -16,7 +16,7 @@ class Node:
     with a given run of tokens is a neighbour of where that run would stand: two comparisons after a binary search, however many there are.
     """
 
-    __slots__ = ("_keys", "block", "children", "depth", "digest", "last_use", "parent", "tokens")
+    __slots__ = ("_keys", "block", "children", "depth", "digest", "last_use", "parent", "reuses", "tokens")
 
     def __init__(self, digest: bytes, tokens: bytes, block: int, parent: Node | None) -> None:
         self.digest = digest
@@ -25,6 +25,8 @@ class Node:
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.last_use = 0
+        self.reuses = 0
+        """How often a sequence took it over instead of computing it."""
         self.children: dict[bytes, Node] = {}
         self._keys: list[bytes] = []
 

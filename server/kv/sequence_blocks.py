@@ -70,6 +70,7 @@ class SequenceBlocks:
         if self.published != len(self.table):
             raise IntegrityError(f"adopting after private blocks: {self.published} published of {len(self.table)}")
         for node in nodes:
+            node.reuses += 1
             self.table.append(self._cache.hold(node))
         self.published += len(nodes)
 

@@ -28,7 +28,7 @@ from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
 from server.scheduling.door import BatchingWindow
 from server.scheduling.ledger import Ledger
-from server.scheduling.making import make_budget, make_reception
+from server.scheduling.making import make_budget, make_eviction, make_reception
 from server.scheduling.outcomes import Outcomes, check_outputs
 from server.scheduling.policies import Policies
 from server.scheduling.preemption import PreemptionGuard
@@ -61,7 +61,9 @@ class Batcher:
         self._limits = limits
         self._fingerprint = fingerprint
         policies = policies or Policies()
-        self._cache = PrefixCache(BlockPool(limits.block_count), limits.block_size, policies.eviction())
+        self._cache = PrefixCache(
+            BlockPool(limits.block_count), limits.block_size, (policies.eviction or make_eviction(config))()
+        )
         self.cost = StepCost(profile)
         """The model of what a step costs, as learned so far."""
         self._ledger: Ledger[Sequence] = Ledger()

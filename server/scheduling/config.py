@@ -8,6 +8,7 @@ from engines.contract import RunnerLimits
 
 ORDERS = ("aged", "arrival")
 BUDGETS = ("adaptive", "fixed")
+EVICTIONS = ("reuse", "lru")
 _NOT_NEGATIVE = (
     "long_prompt_tokens",
     "max_prefix_waits",
@@ -74,6 +75,8 @@ class BatcherConfig:
     watermark: float = 0.01
     """Share of the blocks that stays free for running sequences when a new one is seated, so that seating causes no preemption."""
 
+    eviction: str = "reuse"
+    """Which cached block goes first: "reuse": the one used longest ago, but what was reused often stays longer; "lru"."""
     batch_size: int = 8
     """While others stream, new prompts are held back until so many wait ..."""
     batch_wait: float = 0.0
@@ -123,6 +126,8 @@ class BatcherConfig:
     def _check_policies(self) -> None:
         if self.order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {self.order!r}")
+        if self.eviction not in EVICTIONS:
+            raise ValueError(f"eviction must be one of {', '.join(EVICTIONS)}, not {self.eviction!r}")
         if self.budget not in BUDGETS:
             raise ValueError(f"budget must be one of {', '.join(BUDGETS)}, not {self.budget!r}")
         if not 0.0 < self.length_quantile < 1.0:

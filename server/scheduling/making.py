@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed, ReusedStayLonger
 from server.scheduling.budget import AdaptiveBudget, FixedBudget, StepBudget
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
@@ -19,6 +22,10 @@ def _make_order(config: BatcherConfig, cost: StepCost) -> Order:
     if config.order == "arrival":
         return FirstComeFirstServed()
     return AgedByWork(cost, targets=config.targets, per_token=config.target_per_token, weight=config.length_weight)
+
+
+def make_eviction(config: BatcherConfig) -> Callable[[], EvictionPolicy]:
+    return ReusedStayLonger if config.eviction == "reuse" else LeastRecentlyUsed
 
 
 def make_budget(config: BatcherConfig, cost: StepCost) -> StepBudget:

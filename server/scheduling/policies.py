@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed
+from server.kv.eviction import EvictionPolicy
 from server.scheduling.budget import StepBudget
 from server.scheduling.door import Door
 from server.scheduling.order import Order
@@ -36,4 +36,4 @@ class Policies:
     victims: VictimPolicy = field(default_factory=LowestClassNewest)
     budget: StepBudget | None = None
     door: Door | None = None
-    eviction: Callable[[], EvictionPolicy] = LeastRecentlyUsed
+    eviction: Callable[[], EvictionPolicy] | None = None
