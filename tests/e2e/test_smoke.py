@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
@@ -91,3 +92,35 @@ def test_server_info_and_load(server: ServerProcess) -> None:
     assert (info["engine"], info["model"]) == ("openvino", "smollm2")
     (load,) = messages(grpcurl(server, "firsttoken.v1.Operations/GetLoad").stdout)
     assert load["ready"] is True
+
+
+def test_both_wires_give_the_same_text(server: ServerProcess) -> None:
+    listed = grpcurl(server, "list").stdout.split()
+    assert "inference.GRPCInferenceService" in listed
+    native = grpcurl(
+        server, "firsttoken.v1.Generation/Complete", data={"prompt": {"text": "Tell me"}, "max_tokens": 12, "n": 2}
+    )
+    (answer,) = messages(native.stdout)
+    assert len(answer["outputs"]) == 2
+    inputs = [
+        {"name": "text_input", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": ["VGVsbCBtZQ=="]}},
+        {"name": "max_tokens", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [12]}},
+        {"name": "exclude_input_in_output", "datatype": "BOOL", "shape": [1], "contents": {"bool_contents": [True]}},
+    ]
+    for method in ("ModelInfer", "ModelStreamInfer"):
+        data = {"model_name": "ensemble", "id": "one", "inputs": inputs}
+        done = grpcurl(server, f"inference.GRPCInferenceService/{method}", data=data)
+        (message,) = messages(done.stdout)
+        response = message.get("inferResponse", message)
+        place = [output["name"] for output in response["outputs"]].index("text_output")
+        raw = base64.b64decode(response["rawOutputContents"][place])
+        assert raw[4:].decode() == answer["outputs"][0]["text"]
+        assert response["id"] == "one"
+
+
+def test_an_abort_of_nobody_is_no_error(server: ServerProcess) -> None:
+    done = grpcurl(server, "firsttoken.v1.Operations/Abort", data={"request_id": "nobody"})
+    assert messages(done.stdout) == [{}]
+    refused = grpcurl(server, "inference.GRPCInferenceService/LogSettings", data={})
+    assert "Unimplemented" in refused.stderr
+    assert "LogSettings is not offered" in refused.stderr
