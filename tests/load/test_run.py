@@ -139,7 +139,7 @@ def command(*words: str) -> tuple[int, argparse.Namespace]:
 def test_the_command_prints_json_and_writes_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = tmp_path / "records.jsonl"
     with paced("--ttft", "0.01") as address:
-        words = ["--rate", "30", "--requests", "10", "--output-tokens", "3", "--slo", "chat", "--json", "--quiet"]
+        words = ["--rate", "30", "--requests", "10", "--output-tokens", "3", "--slo", "e2e=600s", "--json", "--quiet"]
         status, _ = command(address, *words, "--classes", "interactive=1,batch=1", "--records", str(records))
     printed = json.loads(capsys.readouterr().out)
     assert status == 0
