@@ -24,7 +24,20 @@ from types import ModuleType
 from firsttoken import commands
 from firsttoken.errors import FirstTokenError
 
-_ORDER = ("build", "rebuild", "verify", "inspect", "serve", "generate", "chat", "load", "simulate", "plan", "version")
+_ORDER = (
+    "build",
+    "rebuild",
+    "verify",
+    "inspect",
+    "serve",
+    "token",
+    "generate",
+    "chat",
+    "load",
+    "simulate",
+    "plan",
+    "version",
+)
 FAILED, WRONG_USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
 

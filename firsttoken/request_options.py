@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firsttoken.errors import CommandError
 
 if TYPE_CHECKING:
-    from firsttoken.client import Client, GenerateOptions
+    from firsttoken.client import Client, GenerateOptions, Tls
 
 _PASSED_ON = (
     "max_tokens",
@@ -29,6 +31,7 @@ _PASSED_ON = (
 def add_request_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--address", default="localhost:50051", metavar="HOST:PORT", help="default: %(default)s")
+    add_credential_options(server)
     server.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long; default: never")
     server.add_argument(
         "--ttft-deadline", type=float, metavar="SECONDS", help="give up unless the first token is out by then"
@@ -36,6 +39,30 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--priority", choices=("interactive", "standard", "batch"), help="default: interactive")
     server.add_argument("--cache-salt", metavar="TEXT", help="share cached prefixes only with requests of this salt")
     _add_sampling_options(parser)
+
+
+def add_credential_options(server: argparse._ArgumentGroup) -> None:
+    server.add_argument(
+        "--token-file", metavar="FILE", help="a bearer token; default: the environment variable FIRSTTOKEN_TOKEN"
+    )
+    server.add_argument("--tls", action="store_true", help="encrypt; implied by the next three")
+    server.add_argument("--ca", metavar="FILE", help="PEM of who vouches for the server; default: the machine's own")
+    server.add_argument("--certificate", metavar="FILE", help="PEM of your own certificate, with --key")
+    server.add_argument("--key", metavar="FILE", help="PEM of its private key")
+
+
+def credentials_of(arguments: argparse.Namespace) -> tuple[Tls | None, str | None]:
+    """TLS and token as they were given. A token is never an argument: every user of the machine could read it there.
+
+    Raises OSError and ArgumentError.
+    """
+    from firsttoken.client import Tls
+
+    files = (arguments.ca, arguments.certificate, arguments.key)
+    tls = Tls.from_files(*files) if arguments.tls or any(files) else None
+    if arguments.token_file:
+        return tls, Path(arguments.token_file).read_text(encoding="ascii").strip()
+    return tls, os.environ.get("FIRSTTOKEN_TOKEN") or None
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +92,8 @@ def asking(arguments: argparse.Namespace) -> Iterator[Client]:
     """A client of the server that was named. Where none answers there, the error says so."""
     from firsttoken.client import Client, UnavailableError
 
-    with Client(arguments.address) as client:
+    tls, token = credentials_of(arguments)
+    with Client(arguments.address, tls=tls, token=token) as client:
         try:
             yield client
         except UnavailableError as error:

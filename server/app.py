@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import structlog
 
 from engines.contract import EngineError
-from server.concurrency import at_most, first_of, start_daemon
+from server.concurrency import at_most, first_of, into_loop, run_until, start_daemon
 from server.config import Config
-from server.engine import Engine, Event
+from server.engine import Engine
 from server.errors import UnavailableError
 from server.http import HttpPort
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import Readiness, Slot, State
+from server.rpc.gate import Gate
 from server.rpc.generation import GenerationService
 from server.rpc.guide_reader import GuideReader
 from server.rpc.kserve.models import ModelBook
@@ -33,7 +33,7 @@ from server.rpc.opening import GenerationParts, Opener
 from server.rpc.operations import OperationsParts, OperationsService
 from server.rpc.port import GrpcPort, address_of
 from server.rpc.prompt_reader import PromptReader
-from server.stream_registry import StreamRegistry
+from server.stream_registry import StreamRegistry, watch_stalled
 from server.telemetry.loop_lag import watch_loop_lag
 from server.telemetry.metrics import Metrics
 from server.telemetry.requests import RequestTelemetry
@@ -68,7 +68,7 @@ class App:
         self._generation: Slot[GenerationParts] = Slot()
         self._operations: Slot[OperationsParts] = Slot()
         self._inference: Slot[InferenceParts] = Slot()
-        self._warm_up_secret = secrets.token_hex(16)
+        self._gate: Gate | None = None
         self._grpc: GrpcPort | None = None
         self._http: HttpPort | None = None
         self._engine: Engine | None = None
@@ -91,7 +91,7 @@ class App:
         with self._signals():
             self._heed_trouble()
             try:
-                await self._until_stopped(self._start())
+                await run_until(self._stop, self._start())
                 if self._failure is None and not self._stop.is_set():
                     await self._stop.wait()
             except (OSError, ValueError, EngineError, WarmUpError) as error:
@@ -120,6 +120,8 @@ class App:
         if self._config.lifecycle.warm_up:
             with self._phases.measure("warm_up"):
                 await self._warm_up()
+        if self._grpc is not None:
+            self._grpc.close_own_target()
         self._tune_interpreter()
         self._readiness.become(State.READY)
         self._phases.since_exec("ready")
@@ -129,8 +131,9 @@ class App:
 
     async def _open_ports(self) -> None:
         """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""
-        opener = Opener(self._generation, self._readiness, self._telemetry)
-        generation = GenerationService(opener, self._readiness, warm_up_secret=self._warm_up_secret)
+        gate = self._gate = Gate(self._config, self._readiness, self._metrics)
+        opener = Opener(self._generation, self._readiness, self._telemetry, gate.quotas)
+        generation = GenerationService(opener, gate.warm_up)
         operations = OperationsService(self._operations, self._readiness, server_version())
         self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
         inference = InferenceService(self._inference, opener, self._readiness, server_version())
@@ -140,10 +143,13 @@ class App:
             generation=generation,
             operations=operations,
             inference=inference,
-            count_call=self._count_call,
+            interceptors=gate.interceptors(self._count_call),
+            certificates=gate.certificates,
         )
         self.grpc_port = await grpc_port.start()
         self._grpc = grpc_port
+        for files in gate.watched():
+            self._background(files.watch())
         log.info("listening", protocol="grpc", address=address_of(self._config.grpc, self.grpc_port))
         if self._config.http.enabled:
             self._http = HttpPort(self._config.http, self._readiness, self._metrics)
@@ -171,17 +177,19 @@ class App:
         self._operations.fill(OperationsParts(engine.info, limits, engine.stats, self._open_streams, registry.abort))
         models = ModelBook(engine.info.model)
         self._inference.fill(InferenceParts(models, Statistics(list(models.kinds)), engine.stats))
-        engine.start(_into_loop(asyncio.get_running_loop(), registry.deliver))
+        engine.start(into_loop(asyncio.get_running_loop(), registry.deliver))
         watchdog = EngineWatchdog(engine, stuck_after=config.engine.stuck_after)
         self._background(watchdog.watch(self._engine_failed))
-        self._background(self._interrupt_stalled_readers(registry))
+        self._background(watch_stalled(registry, config.limits.reader_stall))
         self._background(watch_loop_lag(self._metrics.loop_lag.observe))
 
     async def _warm_up(self) -> None:
-        lifecycle = self._config.lifecycle
+        lifecycle, grpc_port, gate = self._config.lifecycle, self._grpc, self._gate
+        if grpc_port is None or gate is None:
+            raise WarmUpError("the ports are not open")
         tokens = await warm_up(
-            address_of(self._config.grpc, self.grpc_port),
-            self._warm_up_secret,
+            grpc_port.own_target,
+            gate.warm_up.secret,
             tokens=lifecycle.warm_up_tokens,
             timeout=lifecycle.warm_up_timeout,
         )
@@ -256,18 +264,11 @@ class App:
         self._readiness.become(State.FAILED)
         self._stop.set()
 
-    async def _interrupt_stalled_readers(self, registry: StreamRegistry) -> None:
-        limit = self._config.limits.reader_stall
-        while True:
-            await asyncio.sleep(min(1.0, limit / 4))
-            if interrupted := registry.interrupt_stalled(limit):
-                log.warning("stalled readers lost their streams", streams=interrupted, seconds=limit)
-
     # ------------------------------------------------------------------ small parts
 
     def _warn_if_open(self) -> None:
-        for address in self._config.open_addresses():
-            log.warning("reachable from the network, unencrypted and without authentication", setting=address)
+        for exposure in self._config.exposures():
+            log.warning("exposed", why=exposure)
 
     def _open_streams(self) -> int:
         return self._registry.readers if self._registry is not None else 0
@@ -277,18 +278,6 @@ class App:
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
-
-    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``, but drop it when the server is asked to stop."""
-        task = asyncio.ensure_future(work)
-        stop = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-        elif not task.cancelled():
-            task.result()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -300,15 +289,3 @@ class App:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-
-
-def _into_loop(
-    loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Event]], None]
-) -> Callable[[list[Event]], None]:
-    """One call from the engine thread per step, whatever the number of streams."""
-
-    def hand_over(events: list[Event]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear
-            loop.call_soon_threadsafe(deliver, events)
-
-    return hand_over

@@ -43,3 +43,26 @@ async def first_of(seconds: float, *works: Coroutine[Any, Any, object]) -> None:
     await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+
+
+def into_loop(loop: asyncio.AbstractEventLoop, deliver: Callable[[list[T]], None]) -> Callable[[list[T]], None]:
+    """One call from the engine thread per step, whatever the number of streams."""
+
+    def hand_over(events: list[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear
+            loop.call_soon_threadsafe(deliver, events)
+
+    return hand_over
+
+
+async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work``, but drop it when ``stop`` is set. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    elif not task.cancelled():
+        task.result()

@@ -42,7 +42,7 @@ class EngineConfig(Section):
 
 class GrpcConfig(Section):
     host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback opens the server to the network, without TLS."""
+    """Address to listen on. Anything but loopback opens the server to the network: set tls.* and access.file."""
     port: Port = 50051
     """0 lets the system choose; the chosen one is logged."""
     max_message_bytes: Annotated[Bytes, Field(ge=4096, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
@@ -57,8 +57,30 @@ class GrpcConfig(Section):
     """Seconds after which a connection is asked to reconnect, so that load spreads over new replicas. 0: never."""
     max_connection_age_grace: Annotated[Seconds, Field(gt=0)] = 3600.0
     """Seconds that the streams of such a connection still have; must exceed the longest generation."""
+    max_connection_idle: Seconds = 0.0
+    """Seconds without calls after which a connection is closed. 0: never; the server's pings find those whose peer is gone."""
+    max_connection_calls: Annotated[int, Field(ge=1)] = 1000
+    """Calls open at once on one connection; more are refused with RESOURCE_EXHAUSTED."""
+    max_metadata_bytes: Annotated[Bytes, Field(ge=4096, le=1024 * 1024)] = 16 * 1024
+    """Largest header block of a call, in bytes as HTTP/2 counts them: names, values, and 32 for each."""
     reflection: bool = True
     """Let clients such as grpcurl list and describe the services."""
+
+
+class TlsConfig(Section):
+    certificate: str = ""
+    """PEM file of the gRPC port's certificate chain. Empty: no TLS. Read again when it changes, without a restart."""
+    key: str = ""
+    """PEM file of its private key, unencrypted."""
+    client_ca: str = ""
+    """PEM file of the authorities for clients. When set, a client without a certificate of theirs gets no connection."""
+
+
+class AccessConfig(Section):
+    file: str = ""
+    """TOML file of tenants: their tokens' hashes, certificates and limits. Empty: everyone may use everything."""
+    reload_period: Annotated[Seconds, Field(gt=0)] = 1.0
+    """Seconds between two looks at the access file and the certificates."""
 
 
 class HttpConfig(Section):
@@ -66,6 +88,8 @@ class HttpConfig(Section):
     """Serve /metrics, /healthz and /readyz."""
     host: str = "127.0.0.1"
     """Address to listen on."""
+    remote_metrics: bool = False
+    """Show /metrics to other machines, too, where host lets them in. /healthz and /readyz are always shown: probes need them."""
     port: Port = 8080
     """0 lets the system choose; the chosen one is logged."""
 
@@ -216,6 +240,10 @@ class Config(Section):
     """What is served."""
     grpc: GrpcConfig = GrpcConfig()
     """The gRPC port."""
+    tls: TlsConfig = TlsConfig()
+    """Encryption of the gRPC port."""
+    access: AccessConfig = AccessConfig()
+    """Who may call."""
     http: HttpConfig = HttpConfig()
     """The HTTP port, for those who operate the server."""
     scheduler: SchedulerConfig = SchedulerConfig()
@@ -255,9 +283,27 @@ class Config(Section):
             raise ValueError(
                 f"grpc.keepalive_timeout ({grpc.keepalive_timeout}) must not exceed grpc.keepalive_time ({grpc.keepalive_time})"
             )
+        if bool(self.tls.certificate) != bool(self.tls.key):
+            raise ValueError(
+                f"tls.certificate ({self.tls.certificate!r}) and tls.key ({self.tls.key!r}) must be set together"
+            )
+        if self.tls.client_ca and not self.tls.certificate:
+            raise ValueError(f"tls.client_ca ({self.tls.client_ca!r}) needs tls.certificate ('')")
         return self
 
-    def open_addresses(self) -> list[str]:
-        """The addresses that others than this machine can reach, to warn about: there is no TLS."""
-        pairs = [("grpc", self.grpc.host)] + ([("http", self.http.host)] if self.http.enabled else [])
-        return [f"{name}.host={host}" for name, host in pairs if host not in LOOPBACK and not host.startswith("unix:")]
+    def exposures(self) -> list[str]:
+        """What others than this machine can do that nobody may have wanted, a sentence each, to warn about."""
+        found = []
+        if not self.grpc.host.startswith("unix:") and self.grpc.host not in LOOPBACK:
+            where = f"grpc.host={self.grpc.host}: reachable from the network"
+            if not self.tls.certificate:
+                found.append(
+                    f"{where} without encryption: prompts, outputs and tokens can be read on the way (tls.certificate)"
+                )
+            if not self.access.file and not self.tls.client_ca:
+                found.append(f"{where} without authentication: anyone may use it (access.file, tls.client_ca)")
+        if self.http.enabled and self.http.remote_metrics and self.http.host not in LOOPBACK:
+            found.append(
+                f"http.host={self.http.host}: /metrics can be read from the network, unencrypted (http.remote_metrics)"
+            )
+        return found

@@ -21,8 +21,8 @@ from server.config import Config
 
 ENV_PREFIX = "FIRSTTOKEN_"
 ENV_DELIMITER = "__"
-NOT_KNOBS = frozenset({"FIRSTTOKEN_CONFIG"})
-"""Environment variables of ours that are no knob: the path of the TOML file."""
+NOT_KNOBS = frozenset({"FIRSTTOKEN_CONFIG", "FIRSTTOKEN_TOKEN"})
+"""Environment variables of ours that are no knob: the path of the TOML file, and the client's token."""
 
 
 class ConfigError(Exception):

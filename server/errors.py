@@ -4,6 +4,8 @@ ServerError
 ├── InvalidRequestError      the request can never be served as it is: names the field, the limit and the value given
 │   └── NotBuiltError        the field exists in the protocol and is not built yet
 ├── UnknownModelError        no such model here
+├── UnauthenticatedError     no credentials, or none that count
+├── PermissionDeniedError    known, and not permitted to do this
 ├── DuplicateRequestError    a request of this id is alive
 ├── NotOfferedError          the protocol has such a call, and this server does not
 ├── OverloadedError          a cap is reached; carries the delay after which to try again
@@ -39,6 +41,14 @@ class NotBuiltError(InvalidRequestError):
 
 
 class UnknownModelError(ServerError):
+    pass
+
+
+class UnauthenticatedError(ServerError):
+    pass
+
+
+class PermissionDeniedError(ServerError):
     pass
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address, ip_address
+
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.config import HttpConfig
 from server.readiness import Readiness, State
 from server.telemetry.metrics import Metrics
+
+
+def _is_local(remote: str | None) -> bool:
+    """Whether a peer's address is this machine's own."""
+    try:
+        address = ip_address(remote or "")
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 class HttpPort:
@@ -38,7 +50,9 @@ class HttpPort:
     async def close(self) -> None:
         await self._runner.cleanup()
 
-    async def _show_metrics(self, _: web.Request) -> web.Response:
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        if not self._config.remote_metrics and not _is_local(request.remote):
+            raise web.HTTPForbidden(text="/metrics is shown to this machine only (http.remote_metrics)\n")
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _show_health(self, _: web.Request) -> web.Response:

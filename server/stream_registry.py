@@ -8,10 +8,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import structlog
+
 from server.engine import Engine, Event, FinishReason, GenerationRequest
 from server.errors import DuplicateRequestError, ReaderStalledError, RequestCancelledError, ServerError
 from server.sequence_output import SequenceOutput, TextStage
 from server.streams import Observer, Stream
+
+log = structlog.get_logger(__name__)
 
 
 class StreamRegistry:
@@ -22,8 +26,8 @@ class StreamRegistry:
         self._observer = observer
         self._clock = clock
         self._streams: dict[int, Stream] = {}
-        self._names: dict[str, Stream] = {}
-        """By public id, those whose reader is there and whose end is not."""
+        self._names: dict[tuple[str, str], Stream] = {}
+        """By tenant and public id, those whose reader is there and whose end is not. No tenant learns of another's ids."""
         self._ids = itertools.count(1)
         self._epoch = secrets.token_hex(4)
         self._idle = asyncio.Event()
@@ -60,7 +64,8 @@ class StreamRegistry:
         Events come through the event loop, so none can arrive before this returns.
         """
         public_id = public_id or f"{self._epoch}-{request.id:x}"
-        if self._is_alive(public_id):
+        name = (request.tenant, public_id)
+        if self._is_alive(name):
             raise DuplicateRequestError(f"request_id: a request {public_id!r} is alive")
         outputs = [SequenceOutput(index, text) for index, text in enumerate(texts)]
         stream = Stream(
@@ -72,7 +77,7 @@ class StreamRegistry:
             clock=self._clock,
         )
         self._engine.submit(request)
-        self._streams[request.id] = self._names[public_id] = stream
+        self._streams[request.id] = self._names[name] = stream
         self._readers += 1
         self._idle.clear()
         return stream
@@ -82,25 +87,25 @@ class StreamRegistry:
         if stream.left:
             return
         stream.leave(reason)
-        if self._names.get(stream.public_id) is stream:
-            del self._names[stream.public_id]
+        name = _name_of(stream)
+        if self._names.get(name) is stream:
+            del self._names[name]
         self._readers -= 1
         if not self._readers:
             self._idle.set()
         self._settle(stream)
 
     def abort(self, public_id: str, why: str) -> bool:
-        """End a request by the id that its client knows. False where none of this id is alive."""
-        if not self._is_alive(public_id):
-            return False
-        stream = self._names[public_id]
-        stream.fail(RequestCancelledError(why), FinishReason.CANCELLED)
-        self._engine.cancel(stream.request.id, FinishReason.CANCELLED)
-        return True
+        """End a request by the id that its client knows, whichever tenant's. False where none of this id is alive."""
+        alive = [stream for name, stream in self._names.items() if name[1] == public_id and self._is_alive(name)]
+        for stream in alive:
+            stream.fail(RequestCancelledError(why), FinishReason.CANCELLED)
+            self._engine.cancel(stream.request.id, FinishReason.CANCELLED)
+        return bool(alive)
 
-    def _is_alive(self, public_id: str) -> bool:
+    def _is_alive(self, name: tuple[str, str]) -> bool:
         """An id is free again as soon as its request's last word is said, before the reader has gone."""
-        stream = self._names.get(public_id)
+        stream = self._names.get(name)
         return stream is not None and stream.finished is None and stream.failure is None
 
     def deliver(self, events: list[Event]) -> None:
@@ -149,9 +154,21 @@ class StreamRegistry:
             raise AssertionError(
                 f"{readers} streams have readers, {self._readers} are counted, idle={self._idle.is_set()}"
             )
-        unread = [name for name, stream in self._names.items() if stream.left or stream.public_id != name]
+        unread = [name for name, stream in self._names.items() if stream.left or _name_of(stream) != name]
         if unread:
             raise AssertionError(f"the names {unread} belong to streams without a reader")
         settled = [stream.request.id for stream in self if stream.left and stream.finished is not None]
         if settled:
             raise AssertionError(f"requests {settled} are settled and still kept")
+
+
+def _name_of(stream: Stream) -> tuple[str, str]:
+    return stream.request.tenant, stream.public_id
+
+
+async def watch_stalled(registry: StreamRegistry, limit: float) -> None:
+    """Cut off, over and over, whoever reads nothing for ``limit`` seconds. Ends by being cancelled."""
+    while True:
+        await asyncio.sleep(min(1.0, limit / 4))
+        if interrupted := registry.interrupt_stalled(limit):
+            log.warning("stalled readers lost their streams", streams=interrupted, seconds=limit)

@@ -12,7 +12,7 @@ import grpc
 
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
-from server.rpc.generation import WARM_UP_KEY
+from server.rpc.warm_up_pass import WARM_UP_KEY
 
 FIRST_PROMPT = "Hello"
 SECOND_PROMPT = "The quick brown fox jumps over the lazy dog. " * 8

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from firsttoken.client.channels import DEFAULT_ADDRESS, Connections, Tls
+from firsttoken.client.channels import DEFAULT_ADDRESS, Connections, Tls, stays_on_this_machine
 from firsttoken.client.requests import GenerateOptions, generate_request
 from firsttoken.client.retries import Attempts, RetryPolicy
+from firsttoken.errors import ArgumentError
 
 
 class BaseClient:
@@ -21,19 +22,32 @@ class BaseClient:
         address: str = DEFAULT_ADDRESS,
         *,
         tls: Tls | None = None,
+        token: str | Callable[[], str] | None = None,
+        token_in_clear: bool = False,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
         channels: int = 1,
     ) -> None:
         """``address`` is any gRPC target (``host:port``, ``unix:/path``). ``metadata`` goes with every call, lower-case keys.
+        ``token`` is the bearer token, or a function that gives it, asked before each call (quick: it runs in the caller). It is refused
+        where it would cross a network unencrypted, unless ``token_in_clear``: a proxy beside you does the encryption.
         ``timeout`` in seconds holds for every call that gives none of its own; None = no limit. ``channels``: see
         :mod:`firsttoken.client.channels`. Connects on first use. Raises ArgumentError."""
         self._connections = Connections(self._grpc, address, tls, channels)
         self._address = address
-        self._metadata = tuple((metadata or {}).items())
+        if token is not None and tls is None and not token_in_clear and not stays_on_this_machine(address):
+            raise ArgumentError(f"token: would be sent to {address} unencrypted; set tls, or token_in_clear=True")
+        self._token = token
+        self._fixed_metadata = tuple((metadata or {}).items())
         self._timeout = timeout
         self._retry = retry
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with a call that is made now."""
+        token = self._token() if callable(self._token) else self._token
+        return self._fixed_metadata if token is None else (*self._fixed_metadata, ("authorization", f"Bearer {token}"))
 
     def _attempts(self, timeout: float | None) -> Attempts:
         return Attempts(self._retry, self._timeout if timeout is None else timeout)
@@ -43,5 +57,7 @@ class BaseClient:
     ) -> tuple[Callable[[float | None], Any], Attempts]:
         """How to send this request, with so many seconds left, and how often that may be done."""
         request = generate_request(prompt, options)
-        method, metadata = self._connections.next().generation.Generate, self._metadata
-        return lambda left: method(request, timeout=left, metadata=metadata), self._attempts(options.get("timeout"))
+        method = self._connections.next().generation.Generate
+        return lambda left: method(request, timeout=left, metadata=self._metadata), self._attempts(
+            options.get("timeout")
+        )

@@ -14,7 +14,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import ip_address
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -46,6 +49,21 @@ class Tls:
     """PEM of the client's own certificate, where the server asks for one."""
     private_key: bytes | None = None
     """PEM."""
+
+    @classmethod
+    def from_files(
+        cls,
+        root_certificates: str | PathLike[str] | None = None,
+        certificate_chain: str | PathLike[str] | None = None,
+        private_key: str | PathLike[str] | None = None,
+    ) -> Self:
+        """The same, read from PEM files. Raises OSError."""
+        files = (root_certificates, certificate_chain, private_key)
+        return cls(*(None if file is None else Path(file).read_bytes() for file in files))
+
+    def __post_init__(self) -> None:
+        if (self.certificate_chain is None) != (self.private_key is None):
+            raise ArgumentError("tls: certificate_chain and private_key go together")
 
 
 class Stubs:
@@ -80,6 +98,17 @@ class Connections:
         """The open channels, for their owner to close; later calls open new ones."""
         stubs, self._stubs = self._stubs, []
         return [stub.channel for stub in stubs]
+
+
+def stays_on_this_machine(address: str) -> bool:
+    """Whether a gRPC target is a loopback address or a Unix socket."""
+    target = address.removeprefix("dns:").lstrip("/").removeprefix("ipv4:").removeprefix("ipv6:")
+    host = target[1 : target.find("]")] if target.startswith("[") else target.rpartition(":")[0] or target
+    try:
+        local = ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    return local or address.startswith(("unix:", "unix-abstract:"))
 
 
 def _open(module: Any, address: str, tls: Tls | None) -> Any:  # noqa: ANN401 - as above

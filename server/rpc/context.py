@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 import grpc
@@ -20,6 +20,14 @@ class CallContext(Protocol):
 
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         """From then on a client's retry policy no longer applies."""
+        ...
+
+    def peer(self) -> str:
+        """Where the call comes from: ``ipv4:ADDRESS:PORT``, ``ipv6:…`` or ``unix:…``."""
+        ...
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What the transport knows of the peer; its certificate's names where it showed one that was verified."""
         ...
 
     def invocation_metadata(self) -> Metadata | None: ...

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import hmac
-
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationServicer
 from server.errors import InvalidRequestError
-from server.readiness import Readiness, State
-from server.rpc.context import CallContext
+from server.rpc.context import CallContext, Metadata
 from server.rpc.messages import Completions, PromptMessages, delta_message, final_message
 from server.rpc.opening import Answer, Opener
 from server.rpc.prompts import check_ids, check_prompt
+from server.rpc.warm_up_pass import WarmUpPass
 
 REQUEST_ID_KEY = "firsttoken-request-id"
 """Initial metadata of an admitted call: the id that the logs use, the client's own where it gave one."""
-WARM_UP_KEY = "firsttoken-warm-up"
-"""Metadata by which the server's own warm-up passes while nobody else is let in."""
+PRIORITY_KEY = "firsttoken-priority"
+"""Initial metadata of a call that its tenant's ceiling lowered: the class that it runs in."""
 
 
 class GenerationService(GenerationServicer):
     """Event loop only. Errors are raised; :mod:`server.rpc.interceptors` makes statuses of them."""
 
-    def __init__(self, opener: Opener, readiness: Readiness, *, warm_up_secret: str) -> None:
+    def __init__(self, opener: Opener, warm_up: WarmUpPass) -> None:
         self._opener = opener
         self._parts = opener.parts
-        self._readiness = readiness
-        self._warm_up_secret = warm_up_secret
+        self._warm_up = warm_up
 
     async def Generate(self, request: pb.GenerateRequest, context: CallContext) -> None:
         answer = await self._open(request, context)
         async with self._opener.reading(answer.stream, context):
-            await context.send_initial_metadata(((REQUEST_ID_KEY, answer.stream.public_id),))
+            await context.send_initial_metadata(initial_metadata(answer))
             await self._write_all(answer, context)
 
     async def Complete(self, request: pb.GenerateRequest, context: CallContext) -> pb.CompleteResponse:
         answer = await self._open(request, context)
         stream = answer.stream
         async with self._opener.reading(stream, context):
-            await context.send_initial_metadata(((REQUEST_ID_KEY, stream.public_id),))
+            await context.send_initial_metadata(initial_metadata(answer))
             completions = Completions(answer)
             while deltas := await stream.read():
                 completions.add(deltas)
@@ -49,21 +46,23 @@ class GenerationService(GenerationServicer):
         prompt = check_prompt(request.prompt, parts.limits)
         if prompt.ids:
             raise InvalidRequestError("prompt.token_ids", "are tokens already; give text or messages")
-        return pb.TokenizeResponse(ids=await parts.prompts.read(prompt))
+        with self._opener.counted():
+            return pb.TokenizeResponse(ids=await parts.prompts.read(prompt))
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: CallContext) -> pb.DetokenizeResponse:
         parts = self._parts.get()
         if not request.ids:
             raise InvalidRequestError("ids", "must have at least 1 token, it has 0")
         check_ids("ids", request.ids, parts.limits.vocab_size)
-        text = await parts.prompts.write(list(request.ids), show_special_tokens=request.show_special_tokens)
+        with self._opener.counted():
+            text = await parts.prompts.write(list(request.ids), show_special_tokens=request.show_special_tokens)
         return pb.DetokenizeResponse(text=text)
 
     # ------------------------------------------------------------------ one call
 
     async def _open(self, request: pb.GenerateRequest, context: CallContext) -> Answer:
         arrival = self._opener.clock()
-        return await self._opener.open(request, context, arrival, is_warm_up=self._is_warm_up(context))
+        return await self._opener.open(request, context, arrival, is_warm_up=self._warm_up.admits(context))
 
     async def _write_all(self, answer: Answer, context: CallContext) -> None:
         stream, prompt = answer.stream, PromptMessages(answer)
@@ -84,9 +83,10 @@ class GenerationService(GenerationServicer):
         if event is not None:
             await context.write(pb.GenerateResponse(prompt=event))
 
-    def _is_warm_up(self, context: CallContext) -> bool:
-        """Only while nobody else is let in, and only with the secret that this process drew at its start."""
-        if self._readiness.state is not State.STARTING:
-            return False
-        given = dict(context.invocation_metadata() or ()).get(WARM_UP_KEY, "")
-        return hmac.compare_digest(str(given).encode(), self._warm_up_secret.encode())
+
+def initial_metadata(answer: Answer) -> Metadata:
+    """What a client hears before the first token."""
+    told = [(REQUEST_ID_KEY, answer.stream.public_id)]
+    if answer.lowered:
+        told.append((PRIORITY_KEY, answer.stream.request.priority.name.lower()))
+    return told

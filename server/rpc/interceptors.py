@@ -1,4 +1,4 @@
-"""What holds for every call: whatever a handler raises becomes a status, and every call is counted."""
+"""What holds for every call: whatever a handler raises becomes a status, every call is counted, no handler sees what does not parse."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import grpc
 import structlog
 
 from server.errors import InternalError, RequestCancelledError, ServerError
+from server.rpc.connections import ConnectionCalls
 from server.rpc.context import CallContext
 from server.rpc.status import code_name, grpc_status
 from server.rpc.wire import Malformed, tolerant
 
 log = structlog.get_logger(__name__)
 
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 ABORT_PATIENCE = 2.0
 """Seconds to wait until a status is on its way. It queues behind what the client has not read; it is sent even if we no longer
 wait."""
@@ -33,9 +35,10 @@ Behaviour: TypeAlias = Callable[[object, CallContext], Any]
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
     """The outermost interceptor. No text of an unknown exception ever reaches a client: they get an id that the log has, too."""
 
-    def __init__(self, count: Callable[[str, str], None]) -> None:
-        """``count(method, code)`` is called once a call, when it is over."""
+    def __init__(self, count: Callable[[str, str], None], calls: ConnectionCalls | None = None) -> None:
+        """``count(method, code)`` is called once a call, when it is over. ``calls`` bounds those of one connection."""
         self._count = count
+        self._calls = calls
         self._guarded: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -50,11 +53,8 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
         return guarded
 
     def _guard(self, method: str, handler: Handler) -> Handler:
-        parse = handler.request_deserializer
         changes: dict[str, Any] = {}
-        if parse is not None:
-            changes["request_deserializer"] = tolerant(parse)
-        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+        for kind in KINDS:
             behaviour = getattr(handler, kind)
             if behaviour is not None:
                 wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
@@ -66,7 +66,6 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
     ) -> Callable[[Any, Any], Awaitable[Any]]:
         async def call(request: object, context: CallContext) -> object:
             async with self._translated(method, context):
-                _require_parsed(request)
                 return await behaviour(request, context)
 
         return call
@@ -74,8 +73,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
     def _wrap_stream(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def call(request: object, context: CallContext) -> None:
             async with self._translated(method, context):
-                _require_parsed(request)
-                answer = behaviour(_parsed(request) if isinstance(request, AsyncIterator) else request, context)
+                answer = behaviour(request, context)
                 if hasattr(answer, "__aiter__"):
                     async for message in answer:
                         await context.write(message)
@@ -88,7 +86,8 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
     async def _translated(self, method: str, context: CallContext) -> AsyncIterator[None]:
         code = "OK"
         try:
-            yield
+            with self._calls.entered(context.peer()) if self._calls is not None else contextlib.nullcontext():
+                yield
         except asyncio.CancelledError:
             code = "CANCELLED"
             # Where the client is gone this fails, and nobody minds. Where something of ours was cancelled instead, the client
@@ -109,7 +108,35 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
             self._count(method, code)
 
 
-def _require_parsed(request: object) -> None:
+class ParseGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
+    """The innermost interceptor: only who may call at all hears what is wrong with a message."""
+
+    async def intercept_service(
+        self, continuation: Callable[[Details], Awaitable[Handler]], details: Details
+    ) -> Handler:
+        handler = await continuation(details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        return wrap_behaviour(handler, _require_parsed)._replace(
+            request_deserializer=tolerant(handler.request_deserializer)
+        )
+
+
+def wrap_behaviour(handler: Handler, before: Callable[[object, CallContext], None]) -> Handler:
+    """``handler`` with ``before`` called first, in its task. What that raises ends the call; CallGuard must be further out."""
+
+    def wrapped(behaviour: Behaviour) -> Behaviour:
+        def call(request: object, context: CallContext) -> object:
+            before(request, context)
+            return behaviour(_parsed(request) if isinstance(request, AsyncIterator) else request, context)
+
+        return call
+
+    found = {kind: behaviour for kind in KINDS if (behaviour := getattr(handler, kind)) is not None}
+    return handler._replace(**{kind: wrapped(behaviour) for kind, behaviour in found.items()})
+
+
+def _require_parsed(request: object, _: object = None) -> None:
     if isinstance(request, Malformed):
         raise request.error
 

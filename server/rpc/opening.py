@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
 
 from protos.firsttoken.v1 import generation_pb2 as pb
+from server.access.caller import caller
+from server.access.quotas import Lease, Quotas
+from server.access.tenant import Tenant
 from server.engine import EngineInfo, FinishReason, GenerationRequest, PriorityClass
 from server.errors import InternalError, ReaderStalledError, ServerError
 from server.readiness import Readiness, Slot
@@ -42,6 +45,8 @@ class Answer(msgspec.Struct, frozen=True):
     stream: Stream
     echo: str | None
     """The prompt's text, where it is to be given back."""
+    lowered: bool = False
+    """It runs in a less urgent class than it asked for."""
 
 
 class Opener:
@@ -52,10 +57,14 @@ class Opener:
         parts: Slot[GenerationParts],
         readiness: Readiness,
         telemetry: RequestTelemetry,
+        quotas: Quotas,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.parts = parts
         self.clock = clock
+        self._quotas = quotas
+        self._leases: dict[int, Lease] = {}
+        """By request id, of open streams."""
         self._readiness = readiness
         self._telemetry = telemetry
 
@@ -83,11 +92,31 @@ class Opener:
     async def _open(
         self, request: pb.GenerateRequest, context: CallContext, arrival: float, *, is_warm_up: bool
     ) -> Answer:
-        remaining = context.time_remaining()
         if not is_warm_up:
             self._readiness.require_open()
         parts = self.parts.get()
-        checked = check(request, parts.limits, parts.info)
+        tenant = caller()
+        lease = self._quotas.enter(tenant)
+        try:
+            checked = _bound(check(request, parts.limits, parts.info), request, tenant)
+            answer = await self._submit(parts, checked, context, arrival, lease, is_warm_up=is_warm_up)
+        except BaseException:
+            lease.end(0)
+            raise
+        lowered = request.priority != pb.PRIORITY_UNSPECIFIED and checked.priority != _priority_of(request)
+        return msgspec.structs.replace(answer, lowered=lowered)
+
+    async def _submit(
+        self,
+        parts: GenerationParts,
+        checked: Checked,
+        context: CallContext,
+        arrival: float,
+        lease: Lease,
+        *,
+        is_warm_up: bool,
+    ) -> Answer:
+        remaining = context.time_remaining()
         await parts.guides.read(checked.sampling.guide)
         ids = await parts.prompts.read(checked.prompt)
         bad_tokens = await parts.prompts.read_words(checked.bad_words, field="sampling.bad_words")
@@ -102,11 +131,25 @@ class Opener:
             deadline=None if remaining is None else arrival + remaining,
             bad_tokens=bad_tokens,
         )
+        lease.reserve(len(final.prompt) + final.n * final.max_tokens)
         echo = await _echo(parts, checked, final) if checked.echo else None
         texts = [_output_text(parts, checked, final) for _ in range(final.n)]
         observer = Unobserved() if is_warm_up else None
         stream = parts.registry.open(final, texts, observer, public_id=checked.request_id)
+        self._leases[final.id] = lease
         return Answer(stream, echo)
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Around a call that generates nothing and still costs something: it counts among its tenant's requests.
+
+        Raises OverloadedError.
+        """
+        lease = self._quotas.enter(caller())
+        try:
+            yield
+        finally:
+            lease.end(0)
 
     @contextlib.asynccontextmanager
     async def reading(self, stream: Stream, context: CallContext) -> AsyncIterator[None]:
@@ -130,6 +173,19 @@ class Opener:
             raise
         finally:
             self.parts.get().registry.close(stream, reason)
+            outputs = sum(output.completion_tokens for output in stream.outputs)
+            self._leases.pop(stream.request.id).end(len(stream.request.prompt) + outputs)
+
+
+def _bound(checked: Checked, request: pb.GenerateRequest, tenant: Tenant) -> Checked:
+    """``checked`` under its tenant's rules. Raises PermissionDeniedError."""
+    asked = None if request.priority == pb.PRIORITY_UNSPECIFIED else checked.priority
+    return msgspec.structs.replace(
+        checked,
+        priority=tenant.priority(asked),
+        cache_salt=tenant.block_salt(checked.cache_salt),
+        tenant=tenant.name,
+    )
 
 
 def _output_text(parts: GenerationParts, checked: Checked, request: GenerationRequest) -> OutputText:

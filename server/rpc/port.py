@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -12,8 +17,8 @@ from protos.inference import grpc_service_pb2, grpc_service_pb2_grpc
 from server.config import GrpcConfig
 from server.readiness import Readiness
 from server.rpc.health import HealthServicer
-from server.rpc.interceptors import CallGuard
 from server.rpc.reflection import add_reflection
+from server.rpc.tls import ServerCertificates
 
 SERVICES = (
     generation_pb2.DESCRIPTOR.services_by_name["Generation"].full_name,
@@ -37,6 +42,9 @@ def transport_options(config: GrpcConfig) -> list[tuple[str, int]]:
         "grpc.max_receive_message_length": config.max_message_bytes,
         # Two servers on one port would share its connections silently; a taken port must fail loudly instead.
         "grpc.so_reuseport": 0,
+        # Soft and hard alike: a call with more is refused with RESOURCE_EXHAUSTED, before anything of ours sees it.
+        "grpc.max_metadata_size": config.max_metadata_bytes,
+        "grpc.absolute_max_metadata_size": config.max_metadata_bytes,
         # A limit here would queue calls where nobody sees them; admission is ours.
         "grpc.max_concurrent_streams": MANY,
         # Clients ping through long silent prefills, and while idle. The default would cut off whoever pings more than once in 5 min.
@@ -49,6 +57,8 @@ def transport_options(config: GrpcConfig) -> list[tuple[str, int]]:
     if config.max_connection_age:
         options["grpc.max_connection_age_ms"] = _milliseconds(config.max_connection_age)
         options["grpc.max_connection_age_grace_ms"] = _milliseconds(config.max_connection_age_grace)
+    if config.max_connection_idle:
+        options["grpc.max_connection_idle_ms"] = _milliseconds(config.max_connection_idle)
     return list(options.items())
 
 
@@ -63,10 +73,16 @@ class GrpcPort:
         generation: generation_pb2_grpc.GenerationServicer,
         operations: operations_pb2_grpc.OperationsServicer,
         inference: grpc_service_pb2_grpc.GRPCInferenceServiceServicer,
-        count_call: Callable[[str, str], None],
+        interceptors: Sequence[object],
+        certificates: ServerCertificates | None = None,
     ) -> None:
+        """``interceptors``: outermost first. Encrypted where there are ``certificates``."""
         self._config = config
-        self._server = grpc.aio.server(interceptors=[CallGuard(count_call)], options=transport_options(config))
+        self._certificates = certificates
+        self.own_target = ""
+        """Where this process itself reaches the port, without TLS; once started."""
+        self._own_folder: str | None = None
+        self._server = grpc.aio.server(interceptors=list(interceptors), options=transport_options(config))
         generation_pb2_grpc.add_GenerationServicer_to_server(generation, self._server)
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, self._server)
         grpc_service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, self._server)
@@ -78,14 +94,33 @@ class GrpcPort:
         """Listen and answer; returns the port. Raises OSError where it is taken."""
         address = address_of(self._config, self._config.port)
         try:
-            port: int = self._server.add_insecure_port(address)
+            port: int = self._add_port(address)
         except RuntimeError as error:
             raise OSError(f"grpc.port: cannot listen on {address}; is another server running there?") from error
+        self.own_target = address_of(self._config, port)
+        if self._certificates is not None:
+            # The server has no certificate to show itself as a client: it calls itself by a socket that no other user can reach.
+            self._own_folder = tempfile.mkdtemp(prefix="firsttoken-")
+            self.own_target = f"unix:{Path(self._own_folder) / 'warm-up'}"
+            self._server.add_insecure_port(self.own_target)
         await self._server.start()
         return port
 
+    def close_own_target(self) -> None:
+        """The server has called itself for the last time. Idempotent."""
+        folder, self._own_folder = self._own_folder, None
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(folder)
+
+    def _add_port(self, address: str) -> Any:  # noqa: ANN401 - gRPC has no types
+        if self._certificates is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._certificates.credentials())
+
     async def stop(self, grace: float) -> None:
         """Refuse new calls at once, let running ones finish for ``grace`` seconds, then cut them. A second call may shorten it."""
+        self.close_own_target()
         await self._server.stop(grace)
 
 

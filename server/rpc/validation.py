@@ -53,6 +53,7 @@ class Checked(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None
     truncate_prompt: int | None
     echo: bool
+    tenant: str = ""
 
     def build(
         self,
@@ -85,7 +86,7 @@ class Checked(msgspec.Struct, frozen=True):
             end_ids=self.end_ids,
             stop_ids=self.stop_ids,
             priority=self.priority,
-            tenant="",
+            tenant=self.tenant,
             cache_salt=self.cache_salt,
             arrival=arrival,
             deadline=deadline,

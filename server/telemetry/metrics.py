@@ -35,6 +35,10 @@ class Metrics:
         self.requests = self._counter("requests", "Generate requests that are over, by how.", "class", "outcome")
         self.rejections = self._counter("rejections", "Requests refused for lack of room, by which limit.", "reason")
         self.rpcs = self._counter("rpcs", "Calls of every kind that are over, by status.", "method", "code")
+        self.authentication_failures = self._counter(
+            "authentication_failures", "Calls refused for their credentials, by what was wrong.", "cause"
+        )
+        self.reloads = self._counter("reloads", "Files read again because they changed, by outcome.", "what", "outcome")
         self.completion_tokens = self._counter("completion_tokens", "Output tokens that count for clients.", "class")
         self.first_token = self._histogram("time_to_first_token_seconds", "Arrival to first write.", WAITS, "class")
         self.gap = self._histogram("inter_token_seconds", "Time between writes of a stream, per token.", GAPS, "class")

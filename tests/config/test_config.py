@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from server.config import Config, GrpcConfig, HttpConfig, SchedulerConfig
+from server.config import AccessConfig, Config, GrpcConfig, HttpConfig, SchedulerConfig, TlsConfig
 from server.config_sources import ConfigError, knobs, load_config, parse_flags
 
 
@@ -32,9 +32,13 @@ def test_numbers_are_bounded() -> None:
 
 
 def test_defaults_reach_only_this_machine() -> None:
-    assert Config().open_addresses() == []
-    opened = Config(grpc=GrpcConfig(host="0.0.0.0"), http=HttpConfig(enabled=False, host="0.0.0.0"))  # noqa: S104
-    assert opened.open_addresses() == ["grpc.host=0.0.0.0"]
+    assert Config().exposures() == []
+    opened = Config(grpc=GrpcConfig(host="0.0.0.0"), http=HttpConfig(host="0.0.0.0"))  # noqa: S104
+    assert [word in text for text, word in zip(opened.exposures(), ("encryption", "authentication"), strict=True)]
+    guarded = opened.model_copy(update={"tls": TlsConfig(certificate="c", key="k"), "access": AccessConfig(file="f")})
+    assert guarded.exposures() == []
+    shown = guarded.model_copy(update={"http": HttpConfig(host="0.0.0.0", remote_metrics=True)})  # noqa: S104
+    assert len(shown.exposures()) == 1
 
 
 def test_a_later_source_wins_and_each_value_knows_its_origin(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ Loader = Callable[[Config, Phases], LoadedModel]
 
 def make_app(config: Config, load: Loader) -> App:
     """As `firsttoken serve` does: loading begins at once, in a thread."""
+    configure_logging(config.telemetry)
     phases = Phases()
 
     def timed() -> LoadedModel:
@@ -108,7 +109,6 @@ async def running(
 async def started(load: Loader, **flags: object) -> AsyncIterator[tuple[App, Any, asyncio.Task[int]]]:
     """A ready server over whatever ``load`` gives, with a channel to it and the task of its life."""
     config = configure(**flags)
-    configure_logging(config.telemetry)
     app = make_app(config, load)
     over = asyncio.create_task(app.run())
     while not app.readiness.ready:

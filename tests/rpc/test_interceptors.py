@@ -69,7 +69,7 @@ async def ask(method: str) -> tuple[grpc.StatusCode, str, list[tuple[str, str]],
             code, details = error.code(), error.details()
         else:
             raise AssertionError(f"{method} ended well")
-    await server.stop(None)
+    await server.stop(5)  # lets the handler count its call
     return code, details, counted, messages
 
 

@@ -31,6 +31,8 @@ def test_every_error_has_its_own_line_and_subclasses_come_first() -> None:
         (errors.InvalidRequestError("a.b", "must be 1, it is 2"), "INVALID_ARGUMENT"),
         (errors.NotBuiltError("n"), "INVALID_ARGUMENT"),
         (errors.UnknownModelError("no such model"), "NOT_FOUND"),
+        (errors.UnauthenticatedError("who"), "UNAUTHENTICATED"),
+        (errors.PermissionDeniedError("no"), "PERMISSION_DENIED"),
         (errors.DuplicateRequestError("alive"), "ALREADY_EXISTS"),
         (errors.OverloadedError("full", reason="waiting", retry_after=1.5), "RESOURCE_EXHAUSTED"),
         (errors.DeadlineError("late"), "DEADLINE_EXCEEDED"),
