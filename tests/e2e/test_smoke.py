@@ -111,9 +111,9 @@ def test_both_wires_give_the_same_text(server: ServerProcess) -> None:
         data = {"model_name": "ensemble", "id": "one", "inputs": inputs}
         done = grpcurl(server, f"inference.GRPCInferenceService/{method}", data=data)
         (message,) = messages(done.stdout)
-        response = message.get("inferResponse", message)
+        response = message.get("infer_response", message)
         place = [output["name"] for output in response["outputs"]].index("text_output")
-        raw = base64.b64decode(response["rawOutputContents"][place])
+        raw = base64.b64decode(response["raw_output_contents"][place])
         assert raw[4:].decode() == answer["outputs"][0]["text"]
         assert response["id"] == "one"
 
