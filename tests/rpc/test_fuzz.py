@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import grpc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,11 +14,16 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from server.errors import InvalidRequestError
 from server.rpc.limits import request_limits
 from server.rpc.validation import check
+from tests.e2e.whole_server import ENGINES, serving
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import collect, configure, request, running
+from tests.rpc.wire_fuzz import KNOWN, fuzz
 
 INFO = FakeEngine().info
 LIMITS = request_limits(configure(), INFO)
+COUNT = 1500
+"""Wild requests on each engine; `make figures` sends 20,000."""
+INVALID_ARGUMENT = 3
 INT32 = st.one_of(st.integers(-3, 600), st.integers(-(2**31), 2**31 - 1))
 FLOAT = st.floats(width=32)
 TEXT = st.text(max_size=20)
@@ -106,3 +112,18 @@ async def test_random_bytes_do_not_stop_the_server_case_M6() -> None:
         assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DEADLINE_EXCEEDED}
         assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) > 50
         await collect(server.generation.Generate(request(max_tokens=1)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_wild_requests_on_both_wires_get_a_status_of_the_table_and_leave_nothing_behind_case_M6(
+    engine: str,
+) -> None:
+    """The server's end checks that no stream, seat or block is held."""
+    async with serving(engine) as (app, stub):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc_port}") as channel:
+            codes = await fuzz(channel, COUNT, seed=3)
+        assert set(codes) <= KNOWN, codes
+        assert sum(codes.values()) == COUNT
+        assert codes[0] > COUNT // 20, "the fuzz must get past the boundary, too"
+        assert codes[INVALID_ARGUMENT] > COUNT // 4
+        assert (await stub.Complete(request("Still here?", max_tokens=2))).outputs[0].tokens
