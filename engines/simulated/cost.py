@@ -57,6 +57,8 @@ class CostModel(msgspec.Struct, frozen=True):
 
 PROFILES: dict[str, CostModel] = {
     "instant": CostModel(),
+    # Every step takes 10 ms, whatever is in it: for measuring what else a token costs.
+    "steady": CostModel(fixed=10e-3),
     # SmolLM2-135M, weights as in its 4-bit GGUF, bf16, two cores of a server CPU: one stream 95 tokens/s, sixteen 480 tokens/s,
     # a 512-token prompt 350 ms.
     "laptop": CostModel(
