@@ -25,7 +25,7 @@ from build_scripts.errors import PublishError, VerificationError
 from build_scripts.golden.reference import Golden, find_golden, own_golden
 from build_scripts.host import require_room
 from build_scripts.inspection import is_intact
-from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint, openvino_version
+from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint
 from build_scripts.profile import machine, measure_profile
 from build_scripts.progress import Advance, Reporter
 from build_scripts.source import SourceFile, resolve
@@ -34,6 +34,7 @@ from build_scripts.verify import verify
 from build_scripts.weight_forms import FormedSource, check_form
 from engines.contract import EngineError
 from engines.manifest import EngineManifest, StageRecord
+from engines.openvino.fitness import openvino_version
 from engines.openvino.host import usable_cores
 from engines.openvino.loader import read_manifest
 

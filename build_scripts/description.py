@@ -12,13 +12,14 @@ import msgspec
 
 from build_scripts import graph
 from build_scripts.decoder import Decoder
-from build_scripts.numerics import NumericsChoice, openvino_version
+from build_scripts.numerics import NumericsChoice
 from build_scripts.publish import list_files
 from build_scripts.verify import Fidelity
 from engines.manifest import SCHEMA_VERSION, EngineManifest, ModelShape, Numerics, Source, StepProfile
 
 if TYPE_CHECKING:
     from build_scripts.build import Plan
+from engines.openvino.fitness import openvino_version
 
 
 def provisional_manifest(plan: Plan, scratch: Path) -> EngineManifest:

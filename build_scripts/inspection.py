@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import openvino as ov
 
 from build_scripts.bill import RUNTIME_BYTES, kv_bytes_per_token
-from build_scripts.numerics import openvino_version
 from build_scripts.profile import machine
 from build_scripts.source import file_sha256
 from engines.contract import EngineLoadError
 from engines.manifest import EngineManifest
+from engines.manifest_file import REBUILD
+from engines.openvino.fitness import misfits
 from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.loader import read_manifest
-
-REBUILD = "build it again with `firsttoken build`"
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -36,7 +34,7 @@ class Inspection(msgspec.Struct, frozen=True):
 def inspect_engine(directory: Path) -> Inspection:
     """Reads every byte of the engine. Raises EngineLoadError where there is no manifest that this version reads."""
     manifest = read_manifest(directory)
-    problems = [*_damaged(directory, manifest), *_versions(manifest), *_processor(manifest), *_memory(manifest)]
+    problems = [*misfits(directory, manifest), *_changed(directory, manifest), *_memory(manifest)]
     return Inspection(str(directory), manifest, tuple(problems), tuple(_notes(manifest)))
 
 
@@ -46,30 +44,15 @@ def is_intact(directory: Path, fingerprint: str) -> bool:
         manifest = read_manifest(directory)
     except (EngineLoadError, OSError):
         return False
-    return manifest.fingerprint == fingerprint and not any(_damaged(directory, manifest))
+    return manifest.fingerprint == fingerprint and not [*misfits(directory, manifest), *_changed(directory, manifest)]
 
 
-def _damaged(directory: Path, manifest: EngineManifest) -> Iterator[str]:
+def _changed(directory: Path, manifest: EngineManifest) -> Iterator[str]:
+    """Files of the right size whose bytes are not those that were built."""
     for entry in manifest.files:
         path = directory / entry.name
-        if not path.is_file():
-            yield f"{entry.name} is missing: {REBUILD}"
-        elif (size := path.stat().st_size) != entry.bytes:
-            yield f"{entry.name} has {size} bytes, the manifest says {entry.bytes}: {REBUILD}"
-        elif file_sha256(path) != entry.sha256:
+        if path.is_file() and path.stat().st_size == entry.bytes and file_sha256(path) != entry.sha256:
             yield f"{entry.name} is not what was built, its sha256 differs: {REBUILD}"
-
-
-def _versions(manifest: EngineManifest) -> Iterator[str]:
-    built, here = manifest.tools.get("openvino", "unknown"), openvino_version()
-    if built != here:
-        yield f"built with openvino {built} and verified with it, this machine has openvino {here}: {REBUILD}"
-
-
-def _processor(manifest: EngineManifest) -> Iterator[str]:
-    capabilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    if manifest.numerics.activations == "bf16" and "BF16" not in capabilities:
-        yield "activations are bf16 and this CPU has no bf16 instructions: build with --activations f32"
 
 
 def _memory(manifest: EngineManifest) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import openvino as ov
 
 from build_scripts.errors import UnsupportedError
+from engines.openvino.fitness import openvino_version
 
 WeightForm: TypeAlias = Literal["gguf", "f32", "f16", "bf16", "int8", "int4"]
 FORMS: tuple[str, ...] = get_args(WeightForm)
@@ -73,11 +74,6 @@ def numerics_choice(
 def native_activations() -> Activations:
     """bf16 where this CPU multiplies it: a long prompt then takes 0.6 of the time that it takes in f32."""
     return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
-
-
-def openvino_version() -> str:
-    """The release, without the build number: "2026.4.1"."""
-    return str(ov.get_version()).split("-", 1)[0]
 
 
 def fingerprint(source_sha256: str, choice: NumericsChoice, recipe: str) -> str:

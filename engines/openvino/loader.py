@@ -11,6 +11,7 @@ import openvino as ov
 from engines import manifest_file
 from engines.contract import EngineLoadError
 from engines.manifest import EngineManifest
+from engines.openvino.fitness import misfits
 from engines.openvino.graph import page
 from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block
@@ -39,6 +40,7 @@ def load_runner(
     """See :func:`engines.openvino.load`."""
     _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
     manifest = manifest or read_manifest(directory)
+    _require_fit(directory, manifest)
     compiled_with = compile_properties(manifest.numerics, usable_cores() if threads is None else threads, properties)
     core = ov.Core()
     started = time.perf_counter()
@@ -72,6 +74,11 @@ def _require_positive(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value < 1:
             raise EngineLoadError(f"{name}: must be at least 1, got {value}")
+
+
+def _require_fit(directory: Path, manifest: EngineManifest) -> None:
+    if problems := list(misfits(directory, manifest)):
+        raise EngineLoadError(f"{directory}: {'; '.join(problems)}")
 
 
 def _read(core: ov.Core, path: Path) -> ov.Model:

@@ -10,10 +10,10 @@ import pytest
 
 from build_scripts import inspection
 from build_scripts.inspection import inspect_engine, is_intact
-from build_scripts.numerics import openvino_version
 from build_scripts.publish import list_files
 from engines.contract import EngineLoadError
 from engines.manifest import MANIFEST_NAME, EngineManifest
+from engines.openvino.fitness import openvino_version
 from tests.build.manifests import make_manifest
 
 

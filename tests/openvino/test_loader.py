@@ -11,7 +11,7 @@ import openvino.opset13 as ops
 import pytest
 
 from engines.contract import EngineLoadError
-from engines.manifest import MANIFEST_NAME, EngineManifest
+from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
 from engines.openvino import load
 from engines.openvino.graph import page
 from tests.openvino.tiny_engine import directory, tiny_runner, with_numerics
@@ -95,6 +95,14 @@ def test_a_manifest_that_is_none(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_manifest_of_another_version_is_known_by_its_version_whatever_else_it_has(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).write_text('{"schema_version": 99, "shape": "unheard of"}')
+    with pytest.raises(
+        EngineLoadError, match="schema_version must be 1, got 99: build it again with `firsttoken build`"
+    ):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -102,9 +110,15 @@ def test_a_manifest_that_is_none(tmp_path: Path) -> None:
         ({"engine": "trtllm"}, "engine must be openvino, got 'trtllm'"),
         ({"model": msgspec.structs.replace(with_numerics().model, vocab_size=600)}, "says vocab_size 600, got 512"),
         ({"model": msgspec.structs.replace(with_numerics().model, layers=4)}, "says 4 layers, got 3"),
+        ({"tools": {"openvino": "2019.1.0"}}, "built with openvino 2019.1.0 .*: build it again"),
+        (
+            {"files": (FileEntry("model.bin", 7, "00"),)},
+            r"model.bin has \d+ bytes, the manifest says 7: build it again",
+        ),
+        ({"files": (FileEntry("absent", 7, "00"),)}, "absent is missing: build it again"),
     ],
 )
-def test_a_manifest_that_does_not_fit(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_a_manifest_that_does_not_fit_case_A1(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(EngineLoadError, match=message):
         load(copy_engine(tmp_path / "engine", **changes), threads=1)
 
@@ -112,7 +126,8 @@ def test_a_manifest_that_does_not_fit(tmp_path: Path, changes: dict[str, object]
 def test_a_damaged_graph(tmp_path: Path) -> None:
     damaged = copy_engine(tmp_path / "engine")
     xml = damaged / "model.xml"
-    xml.write_bytes(xml.read_bytes()[:-2000])
+    document = xml.read_bytes()
+    xml.write_bytes(document[:-2000] + b" " * 2000)
     with pytest.raises(EngineLoadError, match=r"model.xml: cannot be read") as refusal:
         load(damaged)
     assert isinstance(refusal.value.__cause__, RuntimeError)
