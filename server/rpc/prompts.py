@@ -26,7 +26,7 @@ class PromptSource(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of text that a tokenizer would have to read, about."""
-        return len(self.text) + sum(len(message.content) for message in self.messages)
+        return len(self.text) + sum(len(message.role) + len(message.content) for message in self.messages)
 
 
 def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = False) -> PromptSource:
@@ -39,7 +39,7 @@ def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = 
     if kind == "token_ids":
         return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits, truncated=truncated))
     if kind == "messages":
-        return PromptSource("prompt.messages", messages=_messages(prompt.messages.messages))
+        return PromptSource("prompt.messages", messages=_messages(prompt.messages.messages, limits))
     raise InvalidRequestError("prompt", "is required: set one of text, token_ids and messages")
 
 
@@ -62,9 +62,14 @@ def _token_ids(ids: Sequence[int], limits: RequestLimits, *, truncated: bool) ->
     return tuple(ids)
 
 
-def _messages(messages: Sequence[pb.Message]) -> tuple[ChatMessage, ...]:
+def _messages(messages: Sequence[pb.Message], limits: RequestLimits) -> tuple[ChatMessage, ...]:
     if not messages:
         raise InvalidRequestError("prompt.messages", "must have at least 1 message, it has 0")
+    if len(messages) > limits.max_prompt_tokens:
+        # Each is a token at least. Rendering half a million, only to count them, would take seconds from everybody.
+        raise InvalidRequestError(
+            "prompt.messages", f"must have at most {limits.max_prompt_tokens} messages, it has {len(messages)}"
+        )
     for index, message in enumerate(messages):
         if not message.role:
             raise InvalidRequestError(f"prompt.messages.messages[{index}].role", "must not be empty")

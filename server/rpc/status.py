@@ -26,6 +26,9 @@ from server.errors import (
 )
 
 DOMAIN = "firsttoken"
+MAX_TEXT_BYTES = 1000
+"""Of one text in a status. A status travels as metadata, of which peers take 8 KiB: beyond that a client would hear of the metadata's
+size instead. The text is there twice, once percent-encoded (up to three bytes for one) and once in base64."""
 
 # Subclasses before their base: the first match decides. The reason is ErrorInfo's: for programs, never reworded.
 TABLE: tuple[tuple[type[ServerError], int, str], ...] = (
@@ -50,12 +53,12 @@ def to_status(error: ServerError) -> status_pb2.Status:
     code, reason = next((code, reason) for kind, code, reason in TABLE if isinstance(error, kind))
     details: list[Message] = [_info(reason, error)]
     if isinstance(error, InvalidRequestError):
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=_short(error.problem))
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     retry_after = getattr(error, "retry_after", None)
     if retry_after is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=_duration(retry_after)))
-    return status_pb2.Status(code=code, message=str(error), details=[_pack(detail) for detail in details])
+    return status_pb2.Status(code=code, message=_short(str(error)), details=[_pack(detail) for detail in details])
 
 
 def code_name(error: ServerError) -> str:
@@ -66,6 +69,16 @@ def code_name(error: ServerError) -> str:
 def grpc_status(error: ServerError) -> grpc.Status:
     """What ``context.abort_with_status`` takes."""
     return rpc_status.to_status(to_status(error))
+
+
+def _short(text: str) -> str:
+    """``text``, its middle cut out where it is long: what a client sent may be quoted in it, and comes back whole."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= MAX_TEXT_BYTES:
+        return text
+    half = MAX_TEXT_BYTES // 2
+    first, last = encoded[:half].decode(errors="ignore"), encoded[-half:].decode(errors="ignore")
+    return f"{first} [{len(encoded) - 2 * half} bytes left out] {last}"
 
 
 def _info(reason: str, error: ServerError) -> error_details_pb2.ErrorInfo:

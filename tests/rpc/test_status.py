@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from google.rpc import code_pb2, error_details_pb2
@@ -55,3 +56,17 @@ def test_overload_tells_when_to_come_back_case_E8() -> None:
     assert status.details[1].Unpack(retry)
     assert (info.reason, info.domain, dict(info.metadata)) == ("OVERLOADED", "firsttoken", {"limit": "waiting"})
     assert retry.retry_delay.ToTimedelta().total_seconds() == 1.5
+
+
+@pytest.mark.parametrize("letter", ["m", "é", "模", "🙂"])
+def test_long_texts_are_cut_in_the_middle_between_characters(letter: str) -> None:
+    status = to_status(errors.InvalidRequestError("field", f"begins {letter * 5000} ends"))
+    bad = error_details_pb2.BadRequest()
+    assert status.details[1].Unpack(bad)
+    for text in (status.message, bad.field_violations[0].description):
+        assert "begins" in text
+        assert text.endswith("ends")
+        assert "bytes left out" in text
+        assert "\ufffd" not in text
+    # Percent-encoded, and again in base64: below the 8 KiB of metadata that peers take.
+    assert len(quote(status.message)) + len(status.SerializeToString()) * 4 / 3 < 7000

@@ -48,6 +48,7 @@ VIOLATIONS: list[tuple[str, pb.GenerateRequest, str, tuple[str, ...]]] = [
     ("too many ids", ids(*[1] * 512), "prompt.token_ids", ("511", "512")),
     ("too long a text", request("x" * 600), "prompt.text", ("511", "600")),
     ("no messages", turns(), "prompt.messages", ("at least 1", "0")),
+    ("too many messages", turns(*[pb.Message(role="user")] * 512), "prompt.messages", ("at most 511", "512")),
     ("no role", turns(pb.Message(content="x")), "prompt.messages.messages[0].role", ("empty",)),
     ("negative max_tokens", request(max_tokens=-1), "max_tokens", ("from 0 to 511", "-1")),
     ("huge max_tokens", request(max_tokens=2**31 - 1), "max_tokens", ("511", "2147483647")),
@@ -123,6 +124,17 @@ async def test_every_violation_is_invalid_argument_and_the_server_serves_on_case
         await collect(server.generation.Generate(request(max_tokens=1)))
         samples = await server.metrics()
         assert samples["firsttoken_requests_total{class=interactive,outcome=invalid}"] == len(VIOLATIONS)
+
+
+@pytest.mark.parametrize("letter", ["m", "é", "模"])
+async def test_an_error_that_quotes_megabytes_still_arrives_as_itself(letter: str) -> None:
+    async with running() as server:
+        call = server.generation.Generate(request(model=letter * 1_000_000))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(call)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "bytes left out" in str(caught.value.details())
+        assert (await rpc_status.aio.from_call(call)).details
 
 
 async def test_the_boundary_itself_is_accepted_case_M4() -> None:
