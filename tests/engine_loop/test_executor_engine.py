@@ -140,7 +140,7 @@ def test_case_d12_cancel_in_every_state_ends_once(rigs: Callable[..., ExecutorRi
 def test_a_deadline_ends_what_waits_outside(rigs: Callable[..., ExecutorRig]) -> None:
     rig = rigs(batch=1)
     rig.submit(*(request(i, [5, i], max_tokens=100) for i in range(4)))
-    rig.submit(request(9, [5, 9], max_tokens=5, deadline=time.monotonic() + 0.1))
+    rig.submit(request(9, [5, 9], max_tokens=100, deadline=time.monotonic() + 0.1))
     rig.wait(lambda: 9 in rig.ends())
     assert rig.ends()[9] == [FinishReason.DEADLINE]
     assert not rig.output[9]

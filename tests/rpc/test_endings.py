@@ -71,7 +71,7 @@ async def test_a_deadline_ends_the_work_too_case_D2_H7() -> None:
         assert server.engine.cancels == [(1, FinishReason.DEADLINE)]
         (submitted,) = server.engine.submitted
         assert submitted.deadline is not None
-        assert 0 < submitted.deadline - submitted.arrival <= 0.1
+        assert 0 < submitted.deadline - submitted.arrival <= 0.2  # the wire rounds a time-out up
         await outcome_counted(server, "deadline")
 
 

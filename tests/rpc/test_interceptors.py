@@ -13,6 +13,7 @@ from server.config import TelemetryConfig
 from server.errors import DeadlineError
 from server.rpc.interceptors import CallGuard
 from server.telemetry.logging import configure_logging
+from tests.fakes.running import until
 
 SECRET = "the secret inside"
 PROMPT = "what somebody wrote"
@@ -69,7 +70,8 @@ async def ask(method: str) -> tuple[grpc.StatusCode, str, list[tuple[str, str]],
             code, details = error.code(), error.details()
         else:
             raise AssertionError(f"{method} ended well")
-    await server.stop(5)  # lets the handler count its call
+    await until(lambda: bool(counted))  # the client may know before the handler has counted its call
+    await server.stop(5)
     return code, details, counted, messages
 
 
