@@ -77,6 +77,10 @@ class StepEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         self._admission.check(len(request.prompt), backlog(self.stats()))
+        outlook = self._snapshot.outlook
+        if outlook is not None and not (request.ttft_deadline is None and request.deadline is None):
+            batcher = self._batcher
+            batcher.forecast.check(request, batcher.uncached(request), outlook, self._clock())
         self._life.enter(request)
         self._inbox.put(Submit(request))
 
@@ -119,7 +123,8 @@ class StepEngine:
         handle = None if plan is None else self._start(plan)
         self._hand_over(self._held + self._batcher.collect())
         self._held = []
-        self._snapshot = Snapshot(self._batcher.stats(), self._taken_requests, self._taken_tokens)
+        batcher = self._batcher
+        self._snapshot = Snapshot(batcher.stats(), self._taken_requests, self._taken_tokens, batcher.outlook())
         if plan is None:
             self._sleep()
         elif handle is not None:

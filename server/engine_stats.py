@@ -9,6 +9,7 @@ from server.engine_life import EngineLife
 from server.pulse import Pulse
 from server.scheduling.admission import Backlog
 from server.scheduling.counters import SchedulingStats
+from server.scheduling.outlook import Outlook
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -18,6 +19,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     taken_requests: int
     """Requests that had been taken from the inbox by then."""
     taken_tokens: int
+    outlook: Outlook | None = None
+    """What lies ahead of a newcomer; None where nobody can tell."""
 
 
 def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineStats:

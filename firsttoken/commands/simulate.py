@@ -55,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         help="steps: our batcher, an engine of which only the time is simulated; oracle: one that checks every block it "
         "reads; executor: one that batches by itself (default: %(default)s)",
     )
-    group.add_argument("--no-admission", action="store_true", help="let everybody in, however many wait")
+    group.add_argument(
+        "--no-admission", action="store_true", help="let everybody in, however many wait and however late"
+    )
     group.add_argument(
         "--max-tokens", type=int, metavar="N", help="what clients ask for; default: exactly the answer's length"
     )
@@ -113,6 +115,7 @@ def _setup(arguments: argparse.Namespace, config: Config, knobs: Container[str])
         profile=profile,
         config=BatcherConfig(**scheduler),
         admission=None if arguments.no_admission else admission,
+        forecast=not arguments.no_admission,
         engine=arguments.engine,
         max_tokens=arguments.max_tokens,
         faults=tuple(arguments.fault),

@@ -1,24 +1,43 @@
-"""Admission as the server does it, from a snapshot of the scheduler."""
+"""Admission as the server does it, from what its threads see of the scheduler."""
 
 from __future__ import annotations
 
+import math
+
+from loadtest.simulation.machine import Machine
 from server.engine import GenerationRequest, RequestFinished
 from server.scheduling.admission import Admission, Backlog
-from server.scheduling.counters import SchedulingStats
 
 
 class Gate:
-    """Asks the server's own admission; ``admission`` None lets everybody in, for comparison."""
+    """Asks the server's own caps and forecast. Keeps every prediction beside what came, to judge the forecast by."""
 
-    def __init__(self, admission: Admission | None) -> None:
+    def __init__(self, machine: Machine, admission: Admission | None, *, forecast: bool) -> None:
+        """``admission`` None: no caps. ``forecast`` False: nobody is refused for what is only predicted."""
+        self._machine = machine
         self._admission = admission
+        self._forecast = forecast
+        self._predicted: dict[int, float] = {}
+        self.outcomes: list[tuple[float, float]] = []
+        """(predicted, true) seconds to the first token, of whoever got one."""
 
-    def check(self, request: GenerationRequest, stats: SchedulingStats, busy_seconds: float, _now: float) -> None:
+    def check(self, request: GenerationRequest, now: float) -> None:
         """Raises OverloadedError where the server would."""
-        if self._admission is None:
-            return
-        rate = stats.computed_tokens / busy_seconds if busy_seconds else 0.0
-        self._admission.check(len(request.prompt), Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate))
+        stats, busy = self._machine.stats(), self._machine.busy_seconds
+        if self._admission is not None:
+            rate = stats.computed_tokens / busy if busy else 0.0
+            self._admission.check(len(request.prompt), Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate))
+        predicted = self._machine.predict(request, now, refuse=self._forecast)
+        if not math.isnan(predicted):
+            self._predicted[request.id] = predicted
 
     def seen(self, event: RequestFinished) -> None:
         """A request is over."""
+        predicted, truth = self._predicted.pop(event.request, None), event.timings.first_token
+        if predicted is not None and truth is not None:
+            self.outcomes.append((predicted, truth))
+
+    def median_error(self) -> float | None:
+        """Of the predictions, relative to what came."""
+        errors = sorted(abs(predicted - truth) / truth for predicted, truth in self.outcomes if truth > 0.0)
+        return errors[len(errors) // 2] if errors else None

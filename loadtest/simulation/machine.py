@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -26,6 +27,11 @@ class Machine(Protocol):
     def add(self, request: GenerationRequest) -> None: ...
 
     def cancel(self, request: int, reason: FinishReason) -> None: ...
+
+    def predict(self, request: GenerationRequest, now: float, *, refuse: bool) -> float:
+        """Predicted seconds to the first token; not a number where this machine does not predict. Raises OverloadedError where
+        ``refuse`` and the server would."""
+        ...
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:
         """One step, or whatever the engine does until ``until``. False when nothing can run now. Raises EngineDeadError."""
@@ -59,6 +65,13 @@ class StepMachine:
 
     def add(self, request: GenerationRequest) -> None:
         self._batcher.add(request, self._clock.now())
+
+    def predict(self, request: GenerationRequest, now: float, *, refuse: bool) -> float:
+        batcher = self._batcher
+        uncached, outlook = batcher.uncached(request), batcher.outlook()
+        if refuse:
+            batcher.forecast.check(request, uncached, outlook, now)
+        return batcher.forecast.first_token(request, uncached, outlook)
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:  # noqa: ARG002 - a step runs to its end
         batcher, clock = self._batcher, self._clock
@@ -98,6 +111,9 @@ class ExecutorMachine:
 
     def add(self, request: GenerationRequest) -> None:
         self._feed.add(request, self._clock.now())
+
+    def predict(self, request: GenerationRequest, now: float, *, refuse: bool) -> float:  # noqa: ARG002
+        return math.nan  # how far its own queue has come, an executor does not tell
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:
         feed, executor, began = self._feed, self._executor, self._clock.now()

@@ -15,7 +15,7 @@ from loadtest.simulation.machine import Machine
 from loadtest.simulation.requests import Client, RequestMaker
 from loadtest.simulation.samples import Sampler
 from server.engine import FinishReason, RequestFinished, TokensEvent
-from server.errors import DeadlineError, OverloadedError
+from server.errors import OverloadedError
 
 READER_STALL = 30.0
 """Seconds after which the server gives up a client that does not read (its own default)."""
@@ -122,11 +122,9 @@ class Replay:
         if self._dead:
             return self._end(client, record, at, "UNAVAILABLE", "the engine has died")
         try:
-            self._gate.check(request, self._machine.stats(), self._machine.busy_seconds, at)
+            self._gate.check(request, at)
         except OverloadedError as error:
             return self._end(client, record, at, "RESOURCE_EXHAUSTED", error.reason)
-        except DeadlineError:
-            return self._end(client, record, at, "DEADLINE_EXCEEDED", "predicted")
         self._open[request.id] = (client, record)
         self._machine.add(request)
         after = client.session.turns[client.turn].cancel_after

@@ -28,7 +28,10 @@ def account_lines(account: Account) -> list[str]:
     cached = f"{account.hit_rate:.1%} of prompt tokens from the prefix cache"
     busy = f"{account.steps} steps in {account.virtual_seconds:.1f} s, the engine busy {account.utilisation:.1%} of it"
     lost = f"{account.preemptions} preemptions, {account.discarded_tokens} tokens discarded"
-    return [f"scheduler: {busy}; {cached}; {lost}", f"rejections by reason: {refused}"]
+    lines = [f"scheduler: {busy}; {cached}; {lost}", f"rejections by reason: {refused}"]
+    if account.forecast_error is not None:
+        lines.append(f"first tokens were predicted within {account.forecast_error:.0%} at the median")
+    return lines
 
 
 def _comparison(runs: dict[str, Simulation], slo: Slo | None) -> str:

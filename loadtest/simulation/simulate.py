@@ -39,7 +39,9 @@ class Setup(msgspec.Struct, frozen=True):
     profile: Profile
     config: BatcherConfig = BatcherConfig()
     admission: Admission | None = None
-    """None = everybody is let in."""
+    """None = however many wait."""
+    forecast: bool = True
+    """Refuse at once whoever would only wait to miss a deadline of its own."""
     engine: str = "steps"
     """"steps": our batcher, an engine of which only the time is simulated; "oracle": one that checks every block it reads, at a
     fraction of the speed; "executor": an engine that batches by itself."""
@@ -63,6 +65,8 @@ class Account(msgspec.Struct, frozen=True):
     discarded_tokens: int
     rejections: dict[str, int]
     """By reason, refused before or ended while waiting."""
+    forecast_error: float | None
+    """Median of |predicted - true| / true time to the first token, of all who got one; None where nothing was predicted."""
 
 
 class Simulation(msgspec.Struct, frozen=True):
@@ -77,7 +81,8 @@ def simulate(workload: Workload, setup: Setup, policies: Policies | None = None)
     clock = VirtualClock()
     maker = RequestMaker(workload, max_context=limits.max_context, max_tokens=setup.max_tokens)
     machine = _machine(setup, policies, maker, clock, workload.seed)
-    replay = Replay(sessions, maker, machine, Gate(setup.admission), clock)
+    gate = Gate(machine, setup.admission, forecast=setup.forecast)
+    replay = Replay(sessions, maker, machine, gate, clock)
     replay.run()
     if setup.check:
         machine.check_integrity()
@@ -98,7 +103,7 @@ def simulate(workload: Workload, setup: Setup, policies: Policies | None = None)
         samples=replay.sampler.samples,
         health=[],
     )
-    return Simulation(result, _account(result, machine, clock))
+    return Simulation(result, _account(result, machine, gate, clock))
 
 
 def _machine(setup: Setup, policies: Policies | None, maker: RequestMaker, clock: VirtualClock, seed: int) -> Machine:
@@ -169,7 +174,7 @@ def _executor_machine(
     return ExecutorMachine(feed, executor, clock)
 
 
-def _account(result: RunResult, machine: Machine, clock: VirtualClock) -> Account:
+def _account(result: RunResult, machine: Machine, gate: Gate, clock: VirtualClock) -> Account:
     stats, seconds = machine.stats(), clock.now()
     refused = Counter(
         record.detail for record in result.records if record.status in {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
@@ -182,4 +187,5 @@ def _account(result: RunResult, machine: Machine, clock: VirtualClock) -> Accoun
         preemptions=stats.preemptions,
         discarded_tokens=stats.discarded_tokens,
         rejections=dict(refused),
+        forecast_error=gate.median_error(),
     )

@@ -27,9 +27,11 @@ from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
 from server.scheduling.door import BatchingWindow
+from server.scheduling.forecast import Forecast
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_budget, make_eviction, make_reception
 from server.scheduling.outcomes import Outcomes, check_outputs
+from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
 from server.scheduling.preemption import PreemptionGuard
 from server.scheduling.prefills import Prefills
@@ -39,6 +41,7 @@ from server.scheduling.seating import Seating
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence, token_array
 from server.scheduling.shares import ClassShares
+from server.scheduling.snapshots import batcher_stats, read_outlook
 from server.scheduling.waiting_room import WaitingRoom
 
 
@@ -69,6 +72,8 @@ class Batcher:
         self._ledger: Ledger[Sequence] = Ledger()
         counters = self._ledger.counters
         self._reception = make_reception(config, self.cost, policies)
+        self.forecast = Forecast(config, self.cost, self._reception.lengths)
+        """Predicts first tokens from an outlook."""
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
         self._room: WaitingRoom[Sequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
         self._seats = Seats(self._cache, self._room, counters)
@@ -131,8 +136,12 @@ class Batcher:
             else:
                 self._room.push(sequence)
 
+    def uncached(self, request: GenerationRequest) -> int:
+        """Prompt tokens that the request would have to compute now. Any thread: it only looks names up. O(prompt)."""
+        root = identity_digest(self._fingerprint, self._limits.block_size, salt=request.cache_salt)
+        return self._uncached(request, SequenceBlocks(self._cache, root, token_array(request.prompt)))
+
     def _uncached(self, request: GenerationRequest, kv: SequenceBlocks) -> int:
-        """Prompt tokens to compute, as far as the cache tells now."""
         length = len(request.prompt)
         if request.prompt_logprobs is not None:
             return length
@@ -156,7 +165,9 @@ class Batcher:
 
     def collect(self) -> list[Event]:
         """Events since the last call: first tokens, other tokens, finishes. Each request's own are in their right order."""
-        return self._ledger.outbox.collect()
+        outbox = self._ledger.outbox
+        self.forecast.learn(outbox.finishes)
+        return outbox.collect()
 
     # ------------------------------------------------------------------ steps
 
@@ -257,24 +268,11 @@ class Batcher:
 
     def stats(self) -> SchedulingStats:
         """A snapshot, in time proportional to the prompts in progress."""
-        pool, counters, seats = self._cache.pool, self._ledger.counters, self._seats
-        prefilling = sum(len(sequence.tokens) - sequence.scheduled for sequence in seats.prefilling.values())
-        return SchedulingStats(
-            waiting_by_class=self._room.by_class,
-            waiting_tokens=self._room.work + prefilling,
-            running=len(seats.running),
-            blocks_free=pool.free,
-            blocks_cached=self._cache.cached,
-            blocks_in_use=pool.in_use,
-            blocks_quarantined=pool.quarantined,
-            steps=counters.steps,
-            prompt_tokens=counters.prompt_tokens,
-            cached_tokens=counters.cached_tokens,
-            computed_tokens=counters.computed_tokens,
-            generated_tokens=counters.generated_tokens,
-            discarded_tokens=counters.discarded_tokens,
-            preemptions=counters.preemptions,
-        )
+        return batcher_stats(self._room, self._seats, self._cache, self._ledger.counters)
+
+    def outlook(self) -> Outlook:
+        """What lies ahead of whoever comes now, in time proportional to the prompts in progress."""
+        return read_outlook(self._room, self._seats, self._flight, self.cost, self._config.max_sequences)
 
     def check_integrity(self) -> None:
         """Every law that can be checked from the inside; raises IntegrityError. O(blocks + requests)."""

@@ -25,21 +25,21 @@ class Expectation(NamedTuple):
 class Reception:
     """Ranks who comes, learns from who leaves. Engine thread only."""
 
-    __slots__ = ("_lengths", "_order")
+    __slots__ = ("_order", "lengths")
 
     def __init__(self, order: Order, lengths: ExpectedLengths) -> None:
         self._order = order
-        self._lengths = lengths
+        self.lengths = lengths
 
     def expect(self, request: GenerationRequest, uncached: int) -> Expectation:
         """``uncached``: prompt tokens that must be computed, as far as is known now."""
-        output = self._lengths.expect(request)
+        output = self.lengths.expect(request)
         return Expectation(self._order.rank(request, uncached, output), output, charge(uncached, output))
 
     def learn(self, request: GenerationRequest, reason: FinishReason, generated: int) -> None:
         """One of the request's sequences ended with so many tokens."""
         if reason in _NATURAL and request.max_tokens > 0:
-            self._lengths.observe(request, generated)
+            self.lengths.observe(request, generated)
 
 
 def charge(prompt: float, output: float) -> float:

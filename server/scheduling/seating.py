@@ -110,7 +110,8 @@ class Seating:
         if not running:
             return True
         available = self._cache.available - self._promised
-        if available <= sequence.retry_above:
+        self._seats.blocked = available <= sequence.retry_above
+        if self._seats.blocked:
             return False
         total = len(sequence.tokens)
         matched = [] if sequence.scores else sequence.kv.match(total - 1)
@@ -119,6 +120,7 @@ class Seating:
         if available - self._watermark >= needed:
             return True
         sequence.retry_above = available
+        self._seats.blocked = True
         return False
 
     def _seat(self, level: int) -> Sequence:

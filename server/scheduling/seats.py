@@ -6,6 +6,7 @@ from server.engine import PriorityClass
 from server.kv.block_pool import IntegrityError
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.counters import Counters
+from server.scheduling.rate_meter import RateMeter
 from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
 
@@ -13,7 +14,7 @@ from server.scheduling.waiting_room import WaitingRoom
 class Seats:
     """The seated sequences. A seat is all that allows to hold KV blocks: leaving it releases them, on every way out."""
 
-    __slots__ = ("_cache", "_counters", "_room", "by_class", "prefilling", "running")
+    __slots__ = ("_cache", "_counters", "_room", "blocked", "by_class", "freed", "prefilling", "running")
 
     def __init__(self, cache: PrefixCache, room: WaitingRoom[Sequence], counters: Counters) -> None:
         self._cache = cache
@@ -23,6 +24,10 @@ class Seats:
         """By sequence id, everyone seated."""
         self.prefilling: dict[int, Sequence] = {}
         """Those of them whose known tokens are not all scheduled."""
+        self.freed = RateMeter()
+        """Seats given up for good (whoever ends a sequence counts)."""
+        self.blocked = False
+        """Who was next when somebody last looked could not be seated for want of blocks (the seating)."""
         self.by_class = [0] * len(PriorityClass)
         """How many of each class are seated."""
 

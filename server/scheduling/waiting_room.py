@@ -17,12 +17,13 @@ class WaitingRoom(Generic[W]):
     key, and so its old place among its tenant's requests. Engine thread only.
     """
 
-    __slots__ = ("_queues", "_work", "shares")
+    __slots__ = ("_queues", "shares", "work_by_class")
 
     def __init__(self, shares: ClassShares, *, fair: bool = True) -> None:
         self.shares = shares
         self._queues: tuple[ClassQueue[W], ...] = tuple(ClassQueue(fair=fair) for _ in PriorityClass)
-        self._work = 0
+        self.work_by_class = [0] * len(PriorityClass)
+        """Sum of the waiters' work, in tokens. Written here and nowhere else."""
 
     def __len__(self) -> int:
         interactive, standard, batch = self._queues
@@ -35,12 +36,13 @@ class WaitingRoom(Generic[W]):
 
     @property
     def work(self) -> int:
-        """Sum of the waiters' work, in tokens."""
-        return self._work
+        """Sum of all waiters' work, in tokens."""
+        return sum(self.work_by_class)
 
     def push(self, waiter: W) -> None:
-        self._queues[int(waiter.key[0])].push(waiter)
-        self._work += waiter.waiting_work
+        level = int(waiter.key[0])
+        self._queues[level].push(waiter)
+        self.work_by_class[level] += waiter.waiting_work
 
     def peek(self, level: int | None = None) -> W | None:
         """Who is next, of all or of one class; None when nobody waits."""
@@ -56,13 +58,14 @@ class WaitingRoom(Generic[W]):
         if level is None:
             level = next((each for each in self.shares.order if self._queues[each].count), 0)
         waiter = self._queues[level].take()
-        self._work -= waiter.waiting_work
+        self.work_by_class[level] -= waiter.waiting_work
         return waiter
 
     def remove(self, waiter: W) -> None:
         """Take out a waiter from anywhere."""
-        self._queues[int(waiter.key[0])].remove(waiter)
-        self._work -= waiter.waiting_work
+        level = int(waiter.key[0])
+        self._queues[level].remove(waiter)
+        self.work_by_class[level] -= waiter.waiting_work
 
     def settle(self, waiter: W, tokens: float) -> None:
         """Whoever was taken out by pop is over and took so many weighted tokens, prompt and output."""
@@ -70,6 +73,6 @@ class WaitingRoom(Generic[W]):
 
     def check_integrity(self) -> None:
         """Counts and work equal what is in the queues. O(n)."""
-        work = sum(queue.check_integrity(level) for level, queue in enumerate(self._queues))
-        if work != self._work:
-            raise IntegrityError(f"waiting work is {work} tokens, counted {self._work}")
+        work = [queue.check_integrity(level) for level, queue in enumerate(self._queues)]
+        if work != self.work_by_class:
+            raise IntegrityError(f"waiting work by class is {work} tokens, counted {self.work_by_class}")

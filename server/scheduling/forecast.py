@@ -1,0 +1,123 @@
+"""When a newcomer's first token will be out, from the work ahead of it and the cost model; and how well that turned out.
+
+    steps = ceil(seconds of prompts ahead and its own / what a step gives to prompts)
+    wait  = rest of the step in flight + prompts ahead + what their steps cost anyway, or until a seat is free, if that is later
+    TTFT  = wait + its own prompt + what its steps cost anyway
+
+What this leaves out (who will come and pass, how many more will stream by then, work outside the engine) shows as a factor between
+prediction and truth, learned apart for an empty room and a waiting one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, exp, log
+
+from server.engine import GenerationRequest, RequestFinished, SequenceFinished
+from server.errors import OverloadedError
+from server.scheduling.admission import LONGEST_RETRY, SHORTEST_RETRY
+from server.scheduling.config import BatcherConfig
+from server.scheduling.cost import StepCost
+from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.outlook import Outlook
+
+_LEARN = 0.05
+_GREATEST_STEP = 0.7
+"""Of what one outcome may teach, as a logarithm: a factor of two."""
+_MAX_PENDING = 65_536
+
+
+class Forecast:
+    """Predicts on any thread, learns on the engine's. Reads the cost model and the lengths, which the engine thread writes."""
+
+    def __init__(self, config: BatcherConfig, cost: StepCost, lengths: ExpectedLengths) -> None:
+        self._config = config
+        self._cost = cost
+        self._lengths = lengths
+        self._factor = [0.0, 0.0]
+        """Logarithm of truth over prediction: where nobody waited, and where somebody did."""
+        self._pending: dict[int, tuple[float, int]] = {}
+
+    # ------------------------------------------------------------------ any thread
+
+    def first_token(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
+        """Predicted seconds from now to its first token, of which ``uncached`` prompt tokens are to compute; remembered, to learn from."""
+        raw = self._raw(request, uncached, outlook)
+        crowded = int(any(outlook.waiting_requests) or outlook.free_seats <= 0)
+        if len(self._pending) < _MAX_PENDING:
+            self._pending[request.id] = (raw, crowded)
+        return raw * exp(self._factor[crowded])
+
+    def check(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> None:
+        """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
+        nothing to wait for, and everybody is admitted."""
+        predicted = self.first_token(request, uncached, outlook)
+        if not any(outlook.waiting_requests) and not outlook.prefilling_tokens and outlook.free_seats > 0:
+            return
+        if request.ttft_deadline is not None and now + predicted > request.ttft_deadline:
+            self._refuse(request, "ttft_deadline", "its first token", predicted, request.ttft_deadline - now)
+        if request.deadline is not None:
+            completion = predicted + self._streaming(request, outlook)
+            if now + completion > request.deadline:
+                self._refuse(request, "deadline", "its end", completion, request.deadline - now)
+
+    def _refuse(self, request: GenerationRequest, reason: str, what: str, predicted: float, left: float) -> None:
+        self._pending.pop(request.id, None)
+        late = predicted - left
+        raise OverloadedError(
+            f"{what} is expected in {predicted:.3g} s, the {reason} leaves {max(0.0, left):.3g} s",
+            reason=f"predicted_{reason}",
+            retry_after=min(LONGEST_RETRY, max(SHORTEST_RETRY, late)),
+        )
+
+    def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
+        cost, level = self._cost, int(request.priority)
+        requests = sum(outlook.waiting_requests[: level + 1])
+        tokens = sum(outlook.waiting_tokens[: level + 1]) + outlook.prefilling_tokens
+        alone, given = self._step(outlook)
+        # Of the prompts ahead only the sum is known: as if they were of equal length.
+        ahead = cost.prompt_seconds(1, tokens // (2 * (requests + 1))) * tokens
+        own = cost.prompt_seconds(uncached, len(request.prompt) - uncached)
+        wait = outlook.step_seconds / 2 + ahead + alone * self._steps(ahead, tokens, given)
+        lacking = requests + 1 - outlook.free_seats
+        if lacking > 0 and outlook.seats_per_second > 0.0:
+            wait = max(wait, lacking / outlook.seats_per_second)
+        both = self._steps(ahead + own, tokens + uncached, given) - self._steps(ahead, tokens, given)
+        return wait + own + alone * max(1, both)
+
+    def _step(self, outlook: Outlook) -> tuple[float, float]:
+        """What a step costs without prompts, and how many seconds of prompts it takes."""
+        config = self._config
+        alone = self._cost.seconds(0, outlook.decodes, outlook.context, 0.0)
+        if config.budget == "fixed":
+            return alone, self._cost.prompt_seconds(
+                max(config.min_prefill_tokens, config.step_tokens - outlook.decodes)
+            )
+        if not outlook.decodes:
+            return alone, config.idle_step
+        return alone, max(config.itl_target, config.itl_stretch * alone) - alone
+
+    def _steps(self, seconds: float, tokens: int, given: float) -> int:
+        by_time = ceil(seconds / given) if given > 0.0 else 0
+        return max(by_time, ceil(tokens / self._config.step_tokens))
+
+    def _streaming(self, request: GenerationRequest, outlook: Outlook) -> float:
+        tokens = self._lengths.expect(request)
+        return tokens * self._cost.seconds(0, outlook.decodes + 1, outlook.context + len(request.prompt), 0.0)
+
+    # ------------------------------------------------------------------ the engine thread
+
+    def learn(self, finishes: Iterable[SequenceFinished | RequestFinished]) -> None:
+        """Requests are over: compare what was predicted of them with what came."""
+        for event in finishes:
+            if type(event) is RequestFinished:
+                self._compare(event)
+
+    def _compare(self, event: RequestFinished) -> None:
+        pending = self._pending.pop(event.request, None)
+        truth = event.timings.first_token
+        if pending is None or truth is None or truth <= 0.0 or pending[0] <= 0.0:
+            return
+        raw, crowded = pending
+        miss = log(truth / raw) - self._factor[crowded]
+        self._factor[crowded] += _LEARN * min(_GREATEST_STEP, max(-_GREATEST_STEP, miss))

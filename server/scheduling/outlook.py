@@ -1,0 +1,23 @@
+"""What lies ahead of a newcomer, as one frozen picture that any thread may look at."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Outlook(NamedTuple):
+    waiting_requests: tuple[int, int, int]
+    """By class, without a seat."""
+    waiting_tokens: tuple[int, int, int]
+    """Their tokens to compute."""
+    prefilling_tokens: int
+    """Of those seated."""
+    decodes: int
+    context: int
+    """Of the step in flight, or the last one."""
+    step_seconds: float
+    """What the step in flight is predicted to take; 0 = none is."""
+    free_seats: int
+    """0 too where blocks are what is missing."""
+    seats_per_second: float
+    """How fast seats become free."""

@@ -1,0 +1,115 @@
+"""Predicted first tokens: right where the model says all, learned where it does not, and refused only for the client's own deadlines."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.manifest import StepProfile
+from server.engine import FinishReason, PriorityClass, RequestFinished, Timings
+from server.errors import OverloadedError
+from server.scheduling.config import BatcherConfig
+from server.scheduling.cost import StepCost
+from server.scheduling.forecast import Forecast
+from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.outlook import Outlook
+from server.scheduling.rate_meter import RateMeter
+from tests.scheduling.world import make_request
+
+PROFILE = StepProfile(
+    fixed=0.01,
+    per_new_token=0.001,
+    per_decode=0.001,
+    per_decode_context=0.0,
+    per_attention=0.0,
+    machine="",
+    relative_error=0.0,
+)
+EMPTY = Outlook((0, 0, 0), (0, 0, 0), 0, 0, 0, 0.0, 8, 0.0)
+CONFIG = BatcherConfig(step_tokens=10_000, itl_target=0.05, itl_stretch=1.0)
+
+
+def forecast(config: BatcherConfig = CONFIG) -> Forecast:
+    return Forecast(config, StepCost(PROFILE), ExpectedLengths(0.5))
+
+
+def predict(outlook: Outlook, tokens: int = 100, priority: PriorityClass = PriorityClass.STANDARD) -> float:
+    return forecast().first_token(make_request(1, [3] * tokens, priority=priority), tokens, outlook)
+
+
+def ended(request: int, first_token: float | None) -> RequestFinished:
+    return RequestFinished(request, FinishReason.END, 1, 0, Timings(0.0, first_token, first_token, 1.0))
+
+
+def test_an_empty_engine_takes_one_step() -> None:
+    assert predict(EMPTY) == pytest.approx(0.01 + 100 * 0.001)
+
+
+def test_beside_streams_a_prompt_takes_the_steps_that_their_gap_allows() -> None:
+    # A step without prompts takes 0.02 s and may take 0.05 s: 0.1 s of prompt need four.
+    assert predict(EMPTY._replace(decodes=10)) == pytest.approx(0.1 + 4 * 0.02)
+
+
+def test_the_rest_of_the_step_under_way_counts_half_of_it() -> None:
+    assert predict(EMPTY._replace(step_seconds=0.4)) - predict(EMPTY) == pytest.approx(0.2)
+
+
+def test_only_who_goes_before_counts() -> None:
+    outlook = EMPTY._replace(waiting_requests=(1, 0, 9), waiting_tokens=(200, 0, 9000))
+    assert predict(outlook, priority=PriorityClass.INTERACTIVE) == predict(outlook, priority=PriorityClass.STANDARD)
+    assert predict(outlook, priority=PriorityClass.BATCH) > 9.0 > predict(outlook) > predict(EMPTY) + 0.2
+
+
+def test_without_a_seat_it_waits_for_one() -> None:
+    full = EMPTY._replace(free_seats=0, seats_per_second=2.0, waiting_requests=(0, 3, 0), waiting_tokens=(0, 30, 0))
+    assert predict(full) == pytest.approx(4 / 2.0 + 0.1 + 0.01)
+
+
+def test_what_the_model_leaves_out_is_learned_apart_for_an_empty_and_a_crowded_room() -> None:
+    judge = forecast()
+    crowded = EMPTY._replace(waiting_requests=(0, 1, 0), waiting_tokens=(0, 100, 0))
+    alone, among = (judge.first_token(make_request(0, [3] * 100), 100, each) for each in (EMPTY, crowded))
+    for number in range(1, 300):
+        judge.first_token(make_request(number, [3] * 100), 100, EMPTY)
+        judge.learn([ended(number, 3 * alone)])
+    assert judge.first_token(make_request(999, [3] * 100), 100, EMPTY) == pytest.approx(3 * alone, rel=0.05)
+    assert judge.first_token(make_request(998, [3] * 100), 100, crowded) == pytest.approx(among)
+
+
+def test_one_wild_outcome_teaches_little() -> None:
+    judge = forecast()
+    before = judge.first_token(make_request(1, [3] * 100), 100, EMPTY)
+    judge.learn([ended(1, 1e6)])
+    assert judge.first_token(make_request(2, [3] * 100), 100, EMPTY) < 1.1 * before
+
+
+def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() -> None:
+    busy = EMPTY._replace(waiting_requests=(0, 1, 0), waiting_tokens=(0, 5000, 0))
+    for deadline in ({"ttft_deadline": 102.0}, {"deadline": 102.0}):
+        with pytest.raises(OverloadedError) as refused:
+            forecast().check(make_request(1, [3] * 100, 10, **deadline), 100, busy, 100.0)
+        assert refused.value.reason == f"predicted_{next(iter(deadline))}"
+        assert 3.0 < refused.value.retry_after < 3.5
+    forecast().check(make_request(1, [3] * 100, 10), 100, busy, 100.0)
+    forecast().check(make_request(1, [3] * 100, 10, ttft_deadline=106.0), 100, busy, 100.0)
+
+
+def test_the_deadline_of_the_whole_request_is_compared_with_its_end() -> None:
+    busy = EMPTY._replace(prefilling_tokens=10)
+    forecast().check(make_request(2, [3] * 100, 100, deadline=3.0), 100, busy, 0.0)
+    with pytest.raises(OverloadedError, match="its end"):
+        forecast().check(make_request(1, [3] * 100, 500, deadline=3.0), 100, busy, 0.0)
+
+
+def test_an_empty_house_admits_everybody() -> None:
+    forecast().check(make_request(1, [3] * 100, 1, ttft_deadline=0.05), 100, EMPTY, 0.0)
+
+
+def test_a_rate_follows_what_happens_lately() -> None:
+    meter = RateMeter()
+    assert meter.per_second() == 0.0
+    for tick in range(200):
+        meter.count(tick * 0.5)
+    assert meter.per_second() == pytest.approx(2.0, rel=0.1)
+    for tick in range(400):
+        meter.count(100.0 + tick * 0.1)
+    assert meter.per_second() == pytest.approx(10.0, rel=0.1)
