@@ -84,10 +84,14 @@ def test_one_wild_outcome_teaches_little() -> None:
 
 def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() -> None:
     busy = EMPTY._replace(waiting_requests=(0, 1, 0), waiting_tokens=(0, 5000, 0))
-    for deadline in ({"ttft_deadline": 102.0}, {"deadline": 102.0}):
+    late = {
+        "ttft_deadline": make_request(1, [3] * 100, 10, ttft_deadline=102.0),
+        "deadline": make_request(1, [3] * 100, 10, deadline=102.0),
+    }
+    for name, request in late.items():
         with pytest.raises(OverloadedError) as refused:
-            forecast().check(make_request(1, [3] * 100, 10, **deadline), 100, busy, 100.0)
-        assert refused.value.reason == f"predicted_{next(iter(deadline))}"
+            forecast().check(request, 100, busy, 100.0)
+        assert refused.value.reason == f"predicted_{name}"
         assert 3.0 < refused.value.retry_after < 3.5
     forecast().check(make_request(1, [3] * 100, 10), 100, busy, 100.0)
     forecast().check(make_request(1, [3] * 100, 10, ttft_deadline=106.0), 100, busy, 100.0)
