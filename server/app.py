@@ -21,6 +21,7 @@ from server.errors import UnavailableError
 from server.http import HttpPort
 from server.loading import LoadedModel
 from server.phases import Phases
+from server.post_mortem import leave_behind, post_mortem
 from server.readiness import Readiness, Slot, State
 from server.rpc.gate import Gate
 from server.rpc.generation import GenerationService
@@ -174,7 +175,7 @@ class App:
         self._engine, self._registry = engine, registry
         self._metrics.watch_engine(engine.info, engine.stats, server_version())
         self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts, guides))
-        self._operations.fill(OperationsParts(engine.info, limits, engine.stats, self._open_streams, registry.abort))
+        self._operations.fill(OperationsParts(engine, limits, self._open_streams, registry.abort))
         models = ModelBook(engine.info.model)
         self._inference.fill(InferenceParts(models, Statistics(list(models.kinds)), engine.stats))
         engine.start(into_loop(asyncio.get_running_loop(), registry.deliver))
@@ -252,6 +253,8 @@ class App:
 
     def _engine_failed(self, why: str) -> None:
         log.error("engine failed", why=why)
+        if self._engine is not None:
+            leave_behind(post_mortem(self._engine, why), self._config.telemetry.crash_directory)
         self._fail(why)
 
     def _heed_trouble(self) -> None:

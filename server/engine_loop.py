@@ -17,9 +17,19 @@ from collections.abc import Callable
 import structlog
 
 from engines.contract import EngineDeadError, EngineError, StepHandle, StepPlan, StepRunner
-from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest, TokensEvent
+from server.engine import (
+    Deliver,
+    EngineInfo,
+    EngineStats,
+    Event,
+    FinishReason,
+    GenerationRequest,
+    StepRecord,
+    TokensEvent,
+)
 from server.engine_life import EngineLife
 from server.engine_stats import Snapshot, backlog, engine_stats
+from server.flight import FlightRecorder
 from server.inbox import Cancel, Inbox, Stop, Submit
 from server.pulse import Pulse
 from server.scheduling.admission import Admission
@@ -54,6 +64,7 @@ class StepEngine:
         self._inbox = Inbox()
         self._life = EngineLife()
         self._pulse = Pulse(clock)
+        self._flight = FlightRecorder(clock)
         self._deliver: Deliver = _refuse
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -93,6 +104,9 @@ class StepEngine:
     def stats(self) -> EngineStats:
         return engine_stats(self._snapshot, self._life, self._pulse)
 
+    def recent_steps(self) -> list[StepRecord]:
+        return self._flight.records()
+
     def close(self, timeout: float) -> None:
         self._closing = True
         self._inbox.poke()
@@ -111,7 +125,8 @@ class StepEngine:
             while not self._closing:
                 self._turn()
             reason, because = FinishReason.CANCELLED, "the server is shutting down"
-        except Exception:
+        except Exception as error:
+            self._flight.failed(error)
             log.exception("engine_died")
         finally:
             self._deliver(self._life.end_all(reason, because, self._clock()))
@@ -150,6 +165,7 @@ class StepEngine:
 
     def _start(self, plan: StepPlan) -> StepHandle | None:
         self._pulse.step_started()
+        self._flight.started(plan, self._snapshot.scheduling)
         try:
             return self._runner.start(plan)
         except EngineDeadError:
@@ -168,6 +184,7 @@ class StepEngine:
             return
         self._failures = 0
         self._pulse.step_ended(result.engine_seconds, result.sample_seconds)
+        self._flight.ended(result)
         self._batcher.apply(result, self._clock())
         events = self._batcher.collect()
         if events and type(events[0]) is TokensEvent and events[0].first:
@@ -177,6 +194,7 @@ class StepEngine:
 
     def _failed(self, plan: StepPlan, error: EngineError, *, started: bool) -> None:
         self._pulse.step_failed()
+        self._flight.failed(error)
         self._failures += 1
         log.error("step_failed", step=plan.step, rows=len(plan.rows), in_a_row=self._failures, exc_info=error)
         if self._failures >= MAX_STEP_FAILURES:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import structlog
 
 from engines.contract import EngineError, PlanError, RequestExecutor
-from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest
+from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest, StepRecord
 from server.engine_life import EngineLife
 from server.engine_stats import Snapshot, backlog, engine_stats
+from server.flight import FlightRecorder
 from server.inbox import Cancel, Inbox, Stop, Submit
 from server.pulse import Pulse
 from server.scheduling.admission import Admission
@@ -48,6 +49,7 @@ class ExecutorEngine:
         self._inbox = Inbox()
         self._life = EngineLife()
         self._pulse = Pulse(clock)
+        self._flight = FlightRecorder(clock)
         self._lock = threading.Lock()
         self._deliver: Deliver = _refuse
         self._threads: list[threading.Thread] = []
@@ -84,6 +86,9 @@ class ExecutorEngine:
     def stats(self) -> EngineStats:
         return engine_stats(self._snapshot, self._life, self._pulse)
 
+    def recent_steps(self) -> list[StepRecord]:
+        return self._flight.records()
+
     def close(self, timeout: float) -> None:
         self._closing = True
         self._inbox.poke()
@@ -101,7 +106,8 @@ class ExecutorEngine:
         try:
             while not self._closing and self._life.alive:
                 turn()
-        except Exception:
+        except Exception as error:
+            self._flight.failed(error)
             log.exception("engine_died")
             self._end(FinishReason.ENGINE_FAILED, "the engine has died; the server is about to exit")
 
@@ -111,7 +117,9 @@ class ExecutorEngine:
         self._pulse.beat()
         if not responses:
             return
-        self._pulse.step_ended(time.perf_counter() - began, 0.0)
+        seconds = time.perf_counter() - began
+        self._pulse.step_ended(seconds, 0.0)
+        self._flight.answered(len(responses), seconds, self._snapshot.scheduling)
         with self._lock:
             self._feed.apply(responses, self._clock())
             self._turn()

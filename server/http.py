@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from server.config import HttpConfig
+from server.config_ports import HttpConfig
 from server.readiness import Readiness, State
 from server.telemetry.metrics import Metrics
 

@@ -8,7 +8,7 @@ import msgspec
 
 from protos.firsttoken.v1 import operations_pb2 as pb
 from protos.firsttoken.v1.operations_pb2_grpc import OperationsServicer
-from server.engine import EngineInfo, EngineStats
+from server.engine import Engine, StepRecord
 from server.errors import InvalidRequestError
 from server.readiness import Readiness, Slot
 from server.rpc.context import CallContext
@@ -19,9 +19,8 @@ from server.telemetry.metrics import kv_share
 class OperationsParts(msgspec.Struct, frozen=True):
     """What exists once the engine is loaded."""
 
-    info: EngineInfo
+    engine: Engine
     limits: RequestLimits
-    stats: Callable[[], EngineStats]
     open_streams: Callable[[], int]
     abort: Callable[[str, str], bool]
     """(request id, why): ends a request; False where none is alive."""
@@ -37,7 +36,7 @@ class OperationsService(OperationsServicer):
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: CallContext) -> pb.GetServerInfoResponse:
         parts = self._parts.get()
-        info = parts.info
+        info = parts.engine.info
         offered = msgspec.structs.asdict(info.capabilities)
         names = pb.EngineCapabilities.DESCRIPTOR.fields_by_name
         return pb.GetServerInfoResponse(
@@ -55,9 +54,15 @@ class OperationsService(OperationsServicer):
         aborted = self._parts.get().abort(request.request_id, "the request was aborted by Operations.Abort")
         return pb.AbortResponse(aborted=aborted)
 
+    async def GetSteps(self, request: pb.GetStepsRequest, context: CallContext) -> pb.GetStepsResponse:
+        if request.last < 0:
+            raise InvalidRequestError("last", f"must be at least 0, it is {request.last}")
+        steps = self._parts.get().engine.recent_steps()
+        return pb.GetStepsResponse(steps=[_step(step) for step in steps[-request.last :]])
+
     async def GetLoad(self, request: pb.GetLoadRequest, context: CallContext) -> pb.GetLoadResponse:
         parts = self._parts.get()
-        stats = parts.stats()
+        stats = parts.engine.stats()
         interactive, standard, batch = stats.waiting_by_class
         return pb.GetLoadResponse(
             ready=self._readiness.ready,
@@ -68,3 +73,11 @@ class OperationsService(OperationsServicer):
             kv_cached=kv_share(stats, stats.blocks_cached),
             open_streams=parts.open_streams(),
         )
+
+
+def _step(record: StepRecord) -> pb.Step:
+    values = msgspec.structs.asdict(record)
+    interactive, standard, batch = values.pop("waiting_by_class")
+    rows = [pb.StepRow(**msgspec.structs.asdict(row)) for row in values.pop("rows")]
+    waiting = pb.WaitingByClass(interactive=interactive, standard=standard, batch=batch)
+    return pb.Step(waiting=waiting, rows=rows, **values)

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from protos.firsttoken.v1 import generation_pb2, generation_pb2_grpc, operations_pb2, operations_pb2_grpc
 from protos.inference import grpc_service_pb2, grpc_service_pb2_grpc
-from server.config import GrpcConfig
+from server.config_ports import GrpcConfig
 from server.readiness import Readiness
 from server.rpc.health import HealthServicer
 from server.rpc.reflection import add_reflection

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from server.config import TlsConfig
+from server.config_ports import TlsConfig
 
 
 class TlsError(ValueError):

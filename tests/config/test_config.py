@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from server.config import AccessConfig, Config, GrpcConfig, HttpConfig, SchedulerConfig, TlsConfig
+from server.config import Config, SchedulerConfig
+from server.config_ports import AccessConfig, GrpcConfig, HttpConfig, TlsConfig
 from server.config_sources import ConfigError, knobs, load_config, parse_flags
 
 

@@ -16,6 +16,7 @@ from server.engine import (
     GenerationRequest,
     RequestFinished,
     SequenceFinished,
+    StepRecord,
     Timings,
     TokensEvent,
 )
@@ -141,6 +142,9 @@ class FakeEngine:
                 sample_seconds=0.001 * self._steps,
                 deliver_seconds=0.001 * self._steps,
             )
+
+    def recent_steps(self) -> list[StepRecord]:
+        return []
 
     def close(self, timeout: float) -> None:
         self._closing.set()

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import grpc
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from engines.simulated.tokenizer import CHAT_TEMPLATE, tokenizer_json
@@ -81,7 +82,6 @@ Loader = Callable[[Config, Phases], LoadedModel]
 
 def make_app(config: Config, load: Loader) -> App:
     """As `firsttoken serve` does: loading begins at once, in a thread."""
-    configure_logging(config.telemetry)
     phases = Phases()
 
     def timed() -> LoadedModel:
@@ -109,17 +109,23 @@ async def running(
 async def started(load: Loader, **flags: object) -> AsyncIterator[tuple[App, Any, asyncio.Task[int]]]:
     """A ready server over whatever ``load`` gives, with a channel to it and the task of its life."""
     config = configure(**flags)
-    app = make_app(config, load)
-    over = asyncio.create_task(app.run())
-    while not app.readiness.ready:
-        if over.done():
-            raise AssertionError(f"the server ended with {over.result()}")
-        await asyncio.wait({over, asyncio.ensure_future(app.readiness.change())}, return_when=asyncio.FIRST_COMPLETED)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc_port}") as channel:
-        yield app, channel, over
-    if app.readiness.state in (State.READY, State.CLOSING):
-        app.request_stop()
-    await over
+    configure_logging(config.telemetry)
+    try:
+        app = make_app(config, load)
+        over = asyncio.create_task(app.run())
+        while not app.readiness.ready:
+            if over.done():
+                raise AssertionError(f"the server ended with {over.result()}")
+            await asyncio.wait(
+                {over, asyncio.ensure_future(app.readiness.change())}, return_when=asyncio.FIRST_COMPLETED
+            )
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc_port}") as channel:
+            yield app, channel, over
+        if app.readiness.state in (State.READY, State.CLOSING):
+            app.request_stop()
+        await over
+    finally:
+        structlog.reset_defaults()  # what was configured points to this test's own standard error
 
 
 def request(text: str = "Say something", **fields: Any) -> pb.GenerateRequest:

@@ -17,7 +17,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_status import rpc_status
 
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
-from server.config import HttpConfig
+from server.config_ports import HttpConfig
 from server.errors import OverloadedError
 from server.http import HttpPort
 from server.readiness import Readiness

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
-from server.config import GrpcConfig
+from server.config_ports import GrpcConfig
 from server.rpc.port import address_of, transport_options
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, request, running

@@ -13,7 +13,7 @@ import trustme
 
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from server.access.directory import hash_token
-from server.config import TlsConfig
+from server.config_ports import TlsConfig
 from server.rpc.tls import ServerCertificates, TlsError
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, request, running

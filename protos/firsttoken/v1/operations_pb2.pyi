@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -128,3 +129,61 @@ class WaitingByClass(_message.Message):
     standard: int
     batch: int
     def __init__(self, interactive: _Optional[int] = ..., standard: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
+
+class GetStepsRequest(_message.Message):
+    __slots__ = ("last",)
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    last: int
+    def __init__(self, last: _Optional[int] = ...) -> None: ...
+
+class GetStepsResponse(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    def __init__(self, steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("step", "age", "outcome", "engine_seconds", "sample_seconds", "rows", "copies", "opened", "closed", "responses", "waiting", "running", "blocks_free", "preemptions")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    age: float
+    outcome: str
+    engine_seconds: float
+    sample_seconds: float
+    rows: _containers.RepeatedCompositeFieldContainer[StepRow]
+    copies: int
+    opened: _containers.RepeatedScalarFieldContainer[int]
+    closed: _containers.RepeatedScalarFieldContainer[int]
+    responses: int
+    waiting: WaitingByClass
+    running: int
+    blocks_free: int
+    preemptions: int
+    def __init__(self, step: _Optional[int] = ..., age: _Optional[float] = ..., outcome: _Optional[str] = ..., engine_seconds: _Optional[float] = ..., sample_seconds: _Optional[float] = ..., rows: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ..., copies: _Optional[int] = ..., opened: _Optional[_Iterable[int]] = ..., closed: _Optional[_Iterable[int]] = ..., responses: _Optional[int] = ..., waiting: _Optional[_Union[WaitingByClass, _Mapping]] = ..., running: _Optional[int] = ..., blocks_free: _Optional[int] = ..., preemptions: _Optional[int] = ...) -> None: ...
+
+class StepRow(_message.Message):
+    __slots__ = ("sequence", "new_tokens", "past", "blocks", "want")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WANT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    new_tokens: int
+    past: int
+    blocks: int
+    want: str
+    def __init__(self, sequence: _Optional[int] = ..., new_tokens: _Optional[int] = ..., past: _Optional[int] = ..., blocks: _Optional[int] = ..., want: _Optional[str] = ...) -> None: ...

@@ -50,6 +50,11 @@ class OperationsStub:
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.SerializeToString,
                 response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.GetSteps = channel.unary_unary(
+                '/firsttoken.v1.Operations/GetSteps',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsResponse.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -77,6 +82,13 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSteps(self, request, context):
+        """The engine's last steps, oldest first: lengths, places and times, never tokens. The same is left behind when the engine dies.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.FromString,
                     response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.SerializeToString,
+            ),
+            'GetSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSteps,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class Operations:
             '/firsttoken.v1.Operations/Abort',
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.SerializeToString,
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/GetSteps',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,
