@@ -89,6 +89,10 @@ class Opener:
             self._telemetry.refused(error, _priority_of(request))
             raise
 
+    def refuse(self, error: ServerError) -> None:
+        """Count a request that its wire refused before it came here."""
+        self._telemetry.refused(error)
+
     async def _open(
         self, request: pb.GenerateRequest, context: CallContext, arrival: float, *, is_warm_up: bool
     ) -> Answer:

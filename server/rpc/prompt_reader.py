@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from server.errors import InvalidRequestError, OverloadedError
 from server.rpc.prompts import PromptSource
-from server.text.chat import ChatTemplate
+from server.text.chat import ChatTemplate, Conversation
 from server.text.tokenizer_pool import TokenizerPool
 
 
@@ -30,7 +30,9 @@ class PromptReader:
         self._enter(prompt.size)
         try:
             if prompt.messages:
-                return await self._pool.encode_chat(self._require_template(), prompt.messages)
+                return await self._pool.encode_chat(
+                    self._require_template(), Conversation(prompt.messages, prompt.tools)
+                )
             return await self._pool.encode(prompt.text)
         finally:
             self._bytes -= prompt.size

@@ -22,11 +22,9 @@ class PromptSource(msgspec.Struct, frozen=True):
     text: str = ""
     ids: tuple[int, ...] = ()
     messages: tuple[ChatMessage, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes of text that a tokenizer would have to read, about."""
-        return len(self.text) + sum(len(message.role) + len(message.content) for message in self.messages)
+    tools: tuple[object, ...] = ()
+    size: int = 0
+    """Bytes of text that a tokenizer would have to read, about."""
 
 
 def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = False) -> PromptSource:
@@ -35,11 +33,16 @@ def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = 
     if kind == "text":
         if not prompt.text:
             raise InvalidRequestError("prompt.text", "must not be empty")
-        return PromptSource("prompt.text", text=prompt.text)
+        return PromptSource("prompt.text", text=prompt.text, size=len(prompt.text))
     if kind == "token_ids":
         return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits, truncated=truncated))
     if kind == "messages":
-        return PromptSource("prompt.messages", messages=_messages(prompt.messages.messages, limits))
+        return PromptSource(
+            "prompt.messages",
+            messages=_messages(prompt.messages.messages, limits),
+            tools=_tools(prompt.messages.tools),
+            size=prompt.ByteSize(),
+        )
     raise InvalidRequestError("prompt", "is required: set one of text, token_ids and messages")
 
 
@@ -73,4 +76,32 @@ def _messages(messages: Sequence[pb.Message], limits: RequestLimits) -> tuple[Ch
     for index, message in enumerate(messages):
         if not message.role:
             raise InvalidRequestError(f"prompt.messages.messages[{index}].role", "must not be empty")
-    return tuple(ChatMessage(message.role, message.content) for message in messages)
+    return tuple(
+        ChatMessage(message.role, message.content, _extra(f"prompt.messages.messages[{index}].extra", message.extra))
+        for index, message in enumerate(messages)
+    )
+
+
+def _extra(field: str, text: str) -> dict[str, object]:
+    if not text:
+        return {}
+    extra = _json(field, text)
+    if not isinstance(extra, dict) or extra.keys() & {"role", "content"}:
+        raise InvalidRequestError(field, "must be a JSON object without role and content")
+    return extra
+
+
+def _tools(text: str) -> tuple[object, ...]:
+    if not text:
+        return ()
+    tools = _json("prompt.messages.tools", text)
+    if not isinstance(tools, list):
+        raise InvalidRequestError("prompt.messages.tools", "must be a JSON list")
+    return tuple(tools)
+
+
+def _json(field: str, text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequestError(field, f"is no valid JSON: {error}") from error

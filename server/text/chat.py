@@ -13,6 +13,7 @@ from datetime import datetime
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import msgspec
 from jinja2 import nodes
 from jinja2.parser import Parser
@@ -26,6 +27,16 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     role: str
     content: str
+    extra: Mapping[str, object] = {}
+    """Further keys that a template may read: tool_calls, tool_call_id, name."""
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What a template renders."""
+
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[object, ...] = ()
+    """As the template's model knows them: JSON values."""
 
 
 class BadTemplateError(ValueError):
@@ -59,21 +70,30 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise BadTemplateError(f"line {error.lineno} of the chat template: {error.message}") from error
+        self._shows_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
         self._special_tokens = dict(special_tokens or {})
         self._max_steps = max_steps
         self._max_characters = max_characters
 
-    def render(self, messages: Sequence[ChatMessage], *, field: str = "prompt.messages") -> str:
+    def render(self, conversation: Conversation | Sequence[ChatMessage], *, field: str = "prompt.messages") -> str:
         """The conversation's text, open for the assistant's next turn.
 
         Takes time in proportion to the conversation (TokenizerPool.encode_chat does it off the event loop). Raises
-        InvalidRequestError naming ``field``: no message, a conversation that the template refuses, a bound exceeded.
+        InvalidRequestError naming ``field``: no message, a conversation that the template refuses, tools that it would not
+        show, a bound exceeded.
         """
-        if not messages:
+        if not isinstance(conversation, Conversation):
+            conversation = Conversation(tuple(conversation))
+        if conversation.tools and not self._shows_tools:
+            raise InvalidRequestError(f"{field}.tools", "must be empty: the model's chat template shows no tools")
+        if not conversation.messages:
             raise InvalidRequestError(field, "must hold at least 1 message, not 0")
         variables = {
             **self._special_tokens,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "messages": [
+                {"role": message.role, "content": message.content, **message.extra} for message in conversation.messages
+            ],
+            "tools": list(conversation.tools) or None,
             "add_generation_prompt": True,
             BUDGET_NAME: RenderBudget(self._max_steps),
         }

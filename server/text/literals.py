@@ -38,6 +38,16 @@ class Literals:
             return text
         return self._find.sub(lambda found: f"{_OPEN}{self._names.index(found[0])}{_CLOSE}", text)
 
+    def hide_all(self, value: object) -> object:
+        """The same for every text inside JSON."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, dict):
+            return {self.hide_all(key): self.hide_all(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide_all(inner) for inner in value]
+        return value
+
     def reveal(self, rendered: str) -> tuple[str, Sequence[Literal]]:
         """The rendered text as its reader sees it, and the literals in it, in order."""
         if _OPEN not in rendered:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
+import msgspec
 from tokenizers import AddedToken, Tokenizer
 
 from server.errors import InvalidRequestError
-from server.text.chat import ChatMessage, ChatTemplate
+from server.text.chat import ChatMessage, ChatTemplate, Conversation
 from server.text.detokenizer import ByteLevelDetokenizer, Detokenizer, SentencePieceDetokenizer
 from server.text.literals import Literal, Literals
 from server.text.pieces import (
@@ -83,13 +84,20 @@ class TextTokenizer:
         return [self.bos_id, *ids] if add_bos and self.bos_id is not None else ids
 
     def encode_chat(
-        self, template: ChatTemplate, messages: Sequence[ChatMessage], *, field: str = "prompt.messages"
+        self,
+        template: ChatTemplate,
+        conversation: Conversation | Sequence[ChatMessage],
+        *,
+        field: str = "prompt.messages",
     ) -> list[int]:
         """The ids of a conversation. The template writes the beginning-of-sequence token, if the model wants one; special
         tokens that stand in the messages themselves are ordinary text. Raises InvalidRequestError naming ``field``."""
-        hide = self._literals.hide
-        hidden = [ChatMessage(hide(message.role), hide(message.content)) for message in messages]
-        text, literals = self._literals.reveal(template.render(hidden, field=field))
+        if not isinstance(conversation, Conversation):
+            conversation = Conversation(tuple(conversation))
+        # Whatever a client wrote, keys and values of JSON included.
+        hidden = self._literals.hide_all(msgspec.to_builtins(conversation))
+        rendered = template.render(msgspec.convert(hidden, Conversation), field=field)
+        text, literals = self._literals.reveal(rendered)
         if not literals:
             return self.encode(text, add_bos=False, field=field)
         return self._encode_with_literals(text, literals)

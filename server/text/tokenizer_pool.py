@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from server.errors import OverloadedError, UnavailableError
-from server.text.chat import ChatMessage, ChatTemplate
+from server.text.chat import ChatMessage, ChatTemplate, Conversation
 from server.text.tokenizer import TextTokenizer
 
 _T = TypeVar("_T")
@@ -57,11 +57,16 @@ class TokenizerPool:
         return await self._run(len(text), lambda: self.tokenizer.encode(text, field=field))
 
     async def encode_chat(
-        self, template: ChatTemplate, messages: Sequence[ChatMessage], *, field: str = "prompt.messages"
+        self,
+        template: ChatTemplate,
+        conversation: Conversation | Sequence[ChatMessage],
+        *,
+        field: str = "prompt.messages",
     ) -> list[int]:
         """See TextTokenizer.encode_chat. Raises as encode()."""
+        messages = conversation.messages if isinstance(conversation, Conversation) else conversation
         size = sum(len(message.content) for message in messages)
-        return await self._run(size, lambda: self.tokenizer.encode_chat(template, messages, field=field))
+        return await self._run(size, lambda: self.tokenizer.encode_chat(template, conversation, field=field))
 
     async def encode_words(self, words: Sequence[str], *, field: str) -> list[list[int]]:
         """The ids of each word, alone and after a space. Raises as encode()."""

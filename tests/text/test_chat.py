@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from server.errors import InvalidRequestError
-from server.text.chat import BadTemplateError, ChatMessage, ChatTemplate
+from server.text.chat import BadTemplateError, ChatMessage, ChatTemplate, Conversation
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
@@ -140,3 +140,32 @@ def test_loop_variables_and_filters_survive_the_guard() -> None:
         render("{% set ns = namespace(x=0) %}{% for n in [1, 2] %}{% set ns.x = ns.x + n %}{% endfor %}{{ ns.x }}")
         == "3"
     )
+
+
+TOOLS = (
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% for call in m.tool_calls %} [{{ call.function.name }} {{ call.function.arguments | tojson }}]{% endfor %}{{ '\n' }}{% endfor %}"
+)
+
+
+def test_tools_and_calls_are_shown_as_the_template_takes_them() -> None:
+    call = {"function": {"name": "weather", "arguments": {"city": "Zürich"}}}
+    conversation = Conversation(
+        (
+            ChatMessage("user", "Rain?"),
+            ChatMessage("assistant", "", {"tool_calls": [call]}),
+            ChatMessage("tool", "no", {"tool_call_id": "1"}),
+        ),
+        ({"type": "function", "function": {"name": "weather"}},),
+    )
+    assert ChatTemplate(TOOLS).render(conversation) == (
+        '[{"type": "function", "function": {"name": "weather"}}]\n'
+        'user: Rain?\nassistant:  [weather {"city": "Zürich"}]\ntool: no\n'
+    )
+
+
+def test_tools_that_the_template_would_not_show_are_refused_by_name() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(InvalidRequestError, match=r"prompt\.messages\.tools: .* shows no tools"):
+        template.render(Conversation((ChatMessage("user", "x"),), ({"name": "t"},)))

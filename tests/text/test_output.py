@@ -146,3 +146,15 @@ def test_tokens_after_the_stop_are_ignored() -> None:
     output.feed(BYTES.encode("b"))
     assert not output.feed(BYTES.encode("more"))
     assert output.finish(FinishReason.STOP_STRING) == OutputDelta(reason=FinishReason.STOP_STRING)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 50])
+def test_an_included_stop_ends_the_text_behind_it(chunk: int) -> None:
+    tokenizer = TextTokenizer(byte_level())
+    ids = tokenizer.encode("one two three STOP four")
+    output = OutputText(tokenizer, stop_strings=["STOP", "nothing"], include_stop=True)
+    text = "".join(output.feed(ids[at : at + chunk]).text for at in range(0, len(ids), chunk))
+    text += output.finish(FinishReason.LENGTH).text
+    assert text == "one two three STOP"
+    assert output.stopped is not None
+    assert output.stopped.string == "STOP"

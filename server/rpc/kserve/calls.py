@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from protos.inference import grpc_service_pb2 as wire
-from server.errors import InvalidRequestError, ReaderStalledError, RequestCancelledError
+from server.errors import InvalidRequestError, ReaderStalledError, RequestCancelledError, ServerError
 from server.rpc.context import CallContext
 from server.rpc.kserve.models import ModelBook
 from server.rpc.kserve.responses import Responses, empty_response
@@ -75,7 +75,11 @@ class InferCalls:
     # ------------------------------------------------------------------ parts
 
     def _translate(self, request: wire.ModelInferRequest) -> Translated:
-        return translate(request, self._models, self._opener.parts.get().info)
+        try:
+            return translate(request, self._models, self._opener.parts.get().info)
+        except ServerError as error:
+            self._opener.refuse(error)
+            raise
 
     async def _open(self, asked: Translated, context: CallContext, tally: _Tally) -> Answer:
         try:
