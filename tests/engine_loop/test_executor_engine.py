@@ -7,8 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
+from engines.contract import RequestExecutor
 from engines.simulated.clock import RealClock
 from engines.simulated.cost import CostModel
 from engines.simulated.executor import SimulatedExecutor
@@ -18,24 +20,41 @@ from server.errors import UnavailableError
 from server.executor_loop import ExecutorEngine
 from server.scheduling.admission import Admission
 from server.scheduling.executor_feed import ExecutorFeed
-from tests.engine_loop.rig import BLOCK, LANGUAGE, alone, request
+from tests.engine_loop.rig import BLOCK, LANGUAGE, alone
+from tests.engine_loop.rig import request as asked_for
+from tests.trtllm.engines import FACTS
+from tests.trtllm.rig import fake_executor
 
 SLOW = CostModel(fixed=0.01)
 
 
+def _simulated(cost: CostModel, faults: Faults | None, batch: int) -> RequestExecutor:
+    return SimulatedExecutor(
+        LANGUAGE,
+        blocks=256,
+        block_size=BLOCK,
+        max_batch_size=batch,
+        max_num_tokens=256,
+        max_context=128,
+        cost=cost,
+        clock=RealClock(),
+        faults=faults,
+    )
+
+
+def _trtllm(cost: CostModel, faults: Faults | None, batch: int) -> RequestExecutor:
+    """The TensorRT-LLM adapter over the contract fake, which speaks the same language."""
+    facts = msgspec.structs.replace(FACTS, tokens_per_block=BLOCK, max_seq_len=128)
+    habits = {"seed": 3, "end_rate": 0.0, "fixed": cost.fixed, "per_new_token": cost.per_new_token}
+    return fake_executor(256, batch, habits=habits, faults=faults, facts=facts, vocab_size=500)
+
+
+EXECUTORS = {"simulated": _simulated, "trtllm-over-contract-fake": _trtllm}
+
+
 class ExecutorRig:
-    def __init__(self, *, cost: CostModel = SLOW, faults: Faults | None = None, batch: int = 8) -> None:
-        self.executor = SimulatedExecutor(
-            LANGUAGE,
-            blocks=256,
-            block_size=BLOCK,
-            max_batch_size=batch,
-            max_num_tokens=256,
-            max_context=128,
-            cost=cost,
-            clock=RealClock(),
-            faults=faults,
-        )
+    def __init__(self, kind: str, *, cost: CostModel = SLOW, faults: Faults | None = None, batch: int = 8) -> None:
+        self.executor = EXECUTORS[kind](cost, faults, batch)
         self.feed = ExecutorFeed(self.executor.limits)
         limits = self.executor.limits
         info = EngineInfo(
@@ -89,12 +108,12 @@ class ExecutorRig:
             self.engine.submit(one)
 
 
-@pytest.fixture
-def rigs() -> Iterator[Callable[..., ExecutorRig]]:
+@pytest.fixture(params=EXECUTORS)
+def rigs(request: pytest.FixtureRequest) -> Iterator[Callable[..., ExecutorRig]]:
     made: list[ExecutorRig] = []
 
     def make(*, cost: CostModel = SLOW, faults: Faults | None = None, batch: int = 8) -> ExecutorRig:
-        made.append(ExecutorRig(cost=cost, faults=faults, batch=batch))
+        made.append(ExecutorRig(request.param, cost=cost, faults=faults, batch=batch))
         return made[-1]
 
     yield make
@@ -104,16 +123,16 @@ def rigs() -> Iterator[Callable[..., ExecutorRig]]:
 
 def test_concurrent_requests_give_what_each_gives_alone(rigs: Callable[..., ExecutorRig]) -> None:
     rig = rigs(cost=CostModel())
-    asked = [request(i, [7, i % 5, i], max_tokens=3 + i) for i in range(32)]
+    asked = [asked_for(i, [7, i % 5, i], max_tokens=3 + i) for i in range(64)]
     rig.submit(*asked)
-    rig.wait_ends(32)
+    rig.wait_ends(64)
     assert {one.id: rig.output[one.id] for one in asked} == {one.id: alone(one) for one in asked}
     assert all(len(ends) == 1 for ends in rig.ends().values())
 
 
 def test_the_executors_own_queue_stays_short(rigs: Callable[..., ExecutorRig]) -> None:
     rig = rigs(batch=2)
-    rig.submit(*(request(i, [5, i], max_tokens=20) for i in range(20)))
+    rig.submit(*(asked_for(i, [5, i], max_tokens=20) for i in range(20)))
     deepest = 0
     while len(rig.ends()) < 20:
         deepest = max(deepest, rig.executor.stats().queued)
@@ -124,14 +143,14 @@ def test_the_executors_own_queue_stays_short(rigs: Callable[..., ExecutorRig]) -
 @pytest.mark.parametrize("moment", [0.0, 0.03])
 def test_case_d12_cancel_in_every_state_ends_once(rigs: Callable[..., ExecutorRig], moment: float) -> None:
     rig = rigs(batch=2)
-    rig.submit(*(request(i, [5, i], max_tokens=100) for i in range(10)))
+    rig.submit(*(asked_for(i, [5, i], max_tokens=100) for i in range(10)))
     time.sleep(moment)
     for number in range(10):
         rig.engine.cancel(number)
     rig.wait_ends(10)
     assert {reason for ends in rig.ends().values() for reason in ends} == {FinishReason.CANCELLED}
     assert all(len(ends) == 1 for ends in rig.ends().values())
-    later = request(99, [4, 4], max_tokens=4)
+    later = asked_for(99, [4, 4], max_tokens=4)
     rig.submit(later)
     rig.wait_ends(11)
     assert rig.output[99] == alone(later)
@@ -139,8 +158,8 @@ def test_case_d12_cancel_in_every_state_ends_once(rigs: Callable[..., ExecutorRi
 
 def test_a_deadline_ends_what_waits_outside(rigs: Callable[..., ExecutorRig]) -> None:
     rig = rigs(batch=1)
-    rig.submit(*(request(i, [5, i], max_tokens=100) for i in range(4)))
-    rig.submit(request(9, [5, 9], max_tokens=100, deadline=time.monotonic() + 0.1))
+    rig.submit(*(asked_for(i, [5, i], max_tokens=100) for i in range(4)))
+    rig.submit(asked_for(9, [5, 9], max_tokens=100, deadline=time.monotonic() + 0.1))
     rig.wait(lambda: 9 in rig.ends())
     assert rig.ends()[9] == [FinishReason.DEADLINE]
     assert not rig.output[9]
@@ -148,18 +167,18 @@ def test_a_deadline_ends_what_waits_outside(rigs: Callable[..., ExecutorRig]) ->
 
 def test_case_b7_death_ends_every_request_once(rigs: Callable[..., ExecutorRig]) -> None:
     rig = rigs(faults=Faults(die_at=5))
-    rig.submit(*(request(i, [5, i], max_tokens=100) for i in range(20)))
+    rig.submit(*(asked_for(i, [5, i], max_tokens=100) for i in range(20)))
     rig.wait_ends(20)
     assert {reason for ends in rig.ends().values() for reason in ends} == {FinishReason.ENGINE_FAILED}
     assert all(len(ends) == 1 for ends in rig.ends().values())
     assert not rig.engine.stats().alive
     with pytest.raises(UnavailableError):
-        rig.submit(request(50, [5]))
+        rig.submit(asked_for(50, [5]))
 
 
 def test_close_under_load_ends_all(rigs: Callable[..., ExecutorRig]) -> None:
     rig = rigs()
-    rig.submit(*(request(i, [5, i % 7], max_tokens=100) for i in range(40)))
+    rig.submit(*(asked_for(i, [5, i % 7], max_tokens=100) for i in range(40)))
     rig.wait(lambda: len(rig.output) > 2)
     rig.engine.close(5)
     assert {reason for ends in rig.ends().values() for reason in ends} == {FinishReason.CANCELLED}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def make_engine(
     facts: TensorRtFacts = FACTS,
     *,
     vocab_size: int | None = None,
-    habits: dict[str, Any] | None = None,
+    habits: Mapping[str, object] | None = None,
 ) -> EngineManifest:
     """Write an engine directory. Its rank files are a few bytes: nobody but the real library reads them."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,7 @@ def make_engine(
     texts = {
         "config.json": json.dumps(config_json(facts, size)),
         "tokenizer.json": twin.tokenizer_json,
-        HABITS: json.dumps(habits or {}),
+        HABITS: json.dumps(dict(habits or {})),
     } | {f"rank{rank}.engine": f"fake plan {rank}" for rank in range(facts.world_size)}
     for name, text in texts.items():
         (directory / name).write_text(text)

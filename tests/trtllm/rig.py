@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,15 +35,17 @@ def fake_executor(
     blocks: int,
     batch: int,
     *,
-    habits: dict[str, object] | None = None,
+    habits: Mapping[str, object] | None = None,
     faults: Faults | None = None,
     statistics_age: float = 0.0,
+    facts: TensorRtFacts = FACTS,
+    vocab_size: int = VOCABULARY,
 ) -> TrtllmExecutor:
     """An executor with so many KV blocks and seats that went through the whole of the leader's loading."""
-    facts = sized(blocks, batch)
+    facts = sized(blocks, batch, facts)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        manifest = make_engine(directory, facts, vocab_size=VOCABULARY, habits=habits)
+        manifest = make_engine(directory, facts, vocab_size=vocab_size, habits=habits)
         if faults is not None:
             FAULTS[folder] = faults
         try:
