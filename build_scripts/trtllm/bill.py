@@ -81,15 +81,22 @@ def _rank(conversion: Conversion, recipe: Recipe, stage: int) -> RankBill:
     cache_size = 1 if conversion.quantisation.kv_cache_quant_algo in ("FP8", "INT8") else size
     layers = len(layout.stage_layers(decoder.layers, stage))
     key_heads = len(kv_head_share(decoder.kv_heads, layout.tp, 0))
-    heads = (decoder.heads // layout.tp + 2 * key_heads) * decoder.head_dim
-    per_token = 4 * decoder.hidden + heads + 2 * decoder.intermediate // layout.tp
-    logits = 4 * MAX_BATCH * decoder.vocab_size if stage == layout.pp - 1 else 0
     return RankBill(
         stage=stage,
         weights=_weights(conversion, recipe, stage),
         kv_per_token=2 * layers * key_heads * decoder.head_dim * cache_size,
-        workspace=MAX_NUM_TOKENS * per_token * size + logits,
+        workspace=workspace(conversion, stage, MAX_NUM_TOKENS, MAX_BATCH),
     )
+
+
+def workspace(conversion: Conversion, stage: int, step_tokens: int, batch: int) -> int:
+    """Bytes of a full step's activations on one rank, and of a full batch's logits on the last stage."""
+    decoder, layout = conversion.decoder, conversion.layout
+    key_heads = len(kv_head_share(decoder.kv_heads, layout.tp, 0))
+    heads = (decoder.heads // layout.tp + 2 * key_heads) * decoder.head_dim
+    per_token = 4 * decoder.hidden + heads + 2 * decoder.intermediate // layout.tp
+    logits = 4 * batch * decoder.vocab_size if stage == layout.pp - 1 else 0
+    return step_tokens * per_token * _FLOAT_BYTES[conversion.dtype] + logits
 
 
 def _weights(conversion: Conversion, recipe: Recipe, stage: int) -> int:

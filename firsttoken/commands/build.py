@@ -45,7 +45,30 @@ def _add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine", choices=("openvino", "trtllm"), default="openvino", help="what it is built for (openvino)"
     )
     trtllm = parser.add_argument_group("for --engine trtllm")
-    trtllm.add_argument("--stage", choices=("checkpoint",), default="checkpoint", help="how far to go (checkpoint)")
+    trtllm.add_argument(
+        "--stage",
+        choices=("checkpoint", "engine"),
+        default="checkpoint",
+        help="how far to go: rank files, on any machine, or the compiled engine, on the GPUs that it is for (checkpoint)",
+    )
+    trtllm.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the plan of the engine, its bill and the exact commands, anywhere, even from a directory with config.json alone",
+    )
+    trtllm.add_argument(
+        "--profile",
+        choices=("latency", "throughput"),
+        default="latency",
+        help="what the compiled engine is tuned for (latency)",
+    )
+    for name, what in (
+        ("--max-batch-size", "sequences that run at once (by profile and bill)"),
+        ("--max-num-tokens", "new tokens of a step (by profile)"),
+        ("--max-seq-len", "tokens of the longest sequence (the model's, at most 32768)"),
+    ):
+        trtllm.add_argument(name, type=int, help=what)
+    trtllm.add_argument("--reference", help="JSON file with greedy continuations that the engine is held to")
     trtllm.add_argument("--tp", type=int, default=1, help="GPUs that share each layer (1)")
     trtllm.add_argument("--pp", type=int, default=1, help="groups of GPUs that take turns with the layers (1)")
     trtllm.add_argument(
@@ -62,7 +85,13 @@ def run(args: argparse.Namespace) -> int:
     from build_scripts.errors import BuildError
 
     try:
-        return _run_checkpoint(args) if args.engine == "trtllm" else _run(args)
+        if args.engine != "trtllm":
+            return _run(args)
+        if args.dry_run or args.stage == "engine":
+            from firsttoken.engine_build import build_engine
+
+            return build_engine(args)
+        return _run_checkpoint(args)
     except BuildError as error:
         print(f"firsttoken build: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 1
