@@ -29,11 +29,13 @@ _AT_FDCWD = -100
 
 
 @contextmanager
-def staging(target: Path, key: str = "", document: str = MANIFEST_NAME) -> Iterator[Path]:
+def staging(
+    target: Path, key: str = "", document: str = MANIFEST_NAME, *, keep: tuple[type[Exception], ...] = ()
+) -> Iterator[Path]:
     """A directory to build in, locked against other builds of the same target; gone when the block ends.
 
     What a killed or interrupted build of the same ``key`` left there is found again; without a key nothing is. ``document`` is the file that marks a
-    finished result. Raises PublishError where the target is no place for one, or another build works on it.
+    finished result; errors of the kinds in ``keep`` leave the directory as a kill does. Raises PublishError where the target is no place for one, or another build works on it.
     """
     with _sentences(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +50,9 @@ def staging(target: Path, key: str = "", document: str = MANIFEST_NAME) -> Itera
         try:
             with _sentences(target):
                 yield scratch
-        except Exception:
-            shutil.rmtree(scratch, ignore_errors=True)
+        except Exception as error:
+            if not isinstance(error, keep):
+                shutil.rmtree(scratch, ignore_errors=True)
             raise
         # An interrupt leaves it, as a kill does, for the next build to go on with.
         shutil.rmtree(scratch, ignore_errors=True)

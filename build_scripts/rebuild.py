@@ -16,6 +16,7 @@ from build_scripts.stages import Finished, StageState, explain
 from build_scripts.trtllm import build as checkpoint_build
 from build_scripts.trtllm.layout import Layout
 from build_scripts.trtllm.record import RECORD_NAME, read_record
+from engines import manifest_file
 from engines.contract import EngineLoadError
 from engines.manifest import Source
 from engines.openvino.loader import read_manifest
@@ -41,6 +42,8 @@ def plan_rebuild(directory: Path, model: str | None, cache: Path, reporter: Repo
     """
     if (directory / RECORD_NAME).exists():
         return _checkpoint(directory, model, cache, reporter)
+    if _engine_kind(directory) == "trtllm":
+        return _compiled(directory, model, cache, reporter)
     return _engine(directory, model, cache, reporter)
 
 
@@ -58,6 +61,14 @@ def _engine(directory: Path, model: str | None, cache: Path, reporter: Reporter)
 
 
 def _checkpoint(directory: Path, model: str | None, cache: Path, reporter: Reporter) -> Rebuild:
+    plan = _checkpoint_plan(directory, model, cache, reporter)
+    stages = explain(Finished(directory, read_record(directory).stages), plan.stage_inputs())
+    return Rebuild(directory, stages, lambda report: checkpoint_build.build(plan, report))
+
+
+def _checkpoint_plan(
+    directory: Path, model: str | None, cache: Path, reporter: Reporter
+) -> checkpoint_build.CheckpointPlan:
     record = read_record(directory)
     dtype: Any = record.dtype
     request = checkpoint_build.CheckpointRequest(
@@ -69,9 +80,29 @@ def _checkpoint(directory: Path, model: str | None, cache: Path, reporter: Repor
         share_embedding=record.share_embedding,
         cache=cache,
     )
-    plan = checkpoint_build.make_plan(request, reporter)
-    stages = explain(Finished(directory, record.stages), plan.stage_inputs())
-    return Rebuild(directory, stages, lambda report: checkpoint_build.build(plan, report))
+    return checkpoint_build.make_plan(request, reporter)
+
+
+def _engine_kind(directory: Path) -> str:
+    try:
+        return manifest_file.read_manifest(directory).engine
+    except EngineLoadError as error:
+        raise BuildError(str(error)) from error
+
+
+def _compiled(directory: Path, model: str | None, cache: Path, reporter: Reporter) -> Rebuild:
+    """A TensorRT-LLM engine, and the checkpoint beside it that it was compiled from."""
+    from build_scripts.trtllm.recompile import Recompile, checkpoint_of
+
+    checkpoint = checkpoint_of(directory)
+    if not (checkpoint / RECORD_NAME).exists():
+        raise BuildError(
+            f"{directory} was compiled from {checkpoint}, which is not here: copy it, or build again with `firsttoken build`"
+        )
+    plan = _checkpoint_plan(checkpoint, model, cache, reporter)
+    below = explain(Finished(checkpoint, read_record(checkpoint).stages), plan.stage_inputs())
+    work = Recompile(directory, plan)
+    return Rebuild(directory, [*below, *work.stages()], work.run)
 
 
 def locate(source: Source) -> str:

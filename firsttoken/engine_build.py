@@ -9,26 +9,22 @@ from pathlib import Path
 from build_scripts.checkpoint import Checkpoint, open_checkpoint
 from build_scripts.errors import UnsupportedError
 from build_scripts.source import default_cache
-from build_scripts.target_device import TargetDevice, detect_devices, target_device
+from build_scripts.target_device import TargetDevice, target_device
 from build_scripts.trtllm import build as checkpoint_build
-from build_scripts.trtllm.build import CheckpointPlan, CheckpointRequest
-from build_scripts.trtllm.compile import Compilation, compile_engine, require_machine
+from build_scripts.trtllm.build import CheckpointRequest
+from build_scripts.trtllm.compile import Compilation, compile_engine, plan_of, require_machine
 from build_scripts.trtllm.engine_plan import (
     EnginePlan,
     EngineWish,
-    engine_place,
     is_config_alone,
-    plan_engine,
     plan_from_config,
 )
 from build_scripts.trtllm.layout import Layout
 from build_scripts.trtllm.limits import LimitsWish
-from build_scripts.trtllm.prove import prove_greedy, read_probes
+from build_scripts.trtllm.prove import PROBE_TEXT, prove_greedy, read_probes
 from engines.trtllm.machine import observe_machine
 from firsttoken.build_output import ConsoleReporter
 from firsttoken.engine_output import EngineOutput
-
-_PROBE = "The history of a river is written in its valley."
 
 
 def build_engine(args: argparse.Namespace) -> int:
@@ -54,22 +50,10 @@ def build_engine(args: argparse.Namespace) -> int:
         record = checkpoint_build.build(checkpoint, reporter, force=args.force)
         source: Checkpoint = open_checkpoint(checkpoint.source.path)
         work = Compilation(plan, record, source.tokenizer, source.tokenizer_info, machine)
-        probes = read_probes(Path(args.reference) if args.reference else None, source.tokenizer.encode(_PROBE).ids)
+        probes = read_probes(Path(args.reference) if args.reference else None, source.tokenizer.encode(PROBE_TEXT).ids)
         manifest = compile_engine(work, lambda *proof: prove_greedy(probes, *proof), reporter)
     output.built(plan, manifest)
     return 0
-
-
-def plan_of(checkpoint: CheckpointPlan, wish: EngineWish) -> EnginePlan:
-    """The engine that comes of a checkpoint."""
-    return plan_engine(
-        checkpoint.source.name,
-        checkpoint.conversion,
-        checkpoint.opened.recipe,
-        wish,
-        checkpoint=checkpoint.output,
-        output=engine_place(checkpoint.output),
-    )
 
 
 def convert_command(args: argparse.Namespace, plan: EnginePlan) -> str:
@@ -101,9 +85,9 @@ def _wish(args: argparse.Namespace) -> EngineWish:
 def _device(name: str | None) -> TargetDevice:
     if name is not None:
         return target_device(name)
-    here = detect_devices()
+    here = observe_machine().gpus
     if not here:
         raise UnsupportedError(
             "no GPU is here to plan for: name one with --device, as --device H100 (or its size, 80GB)"
         )
-    return here[0]
+    return TargetDevice(here[0].name, here[0].memory, here[0].compute_capability)

@@ -17,11 +17,12 @@ from tokenizers import Tokenizer
 
 from build_scripts import publish
 from build_scripts.description import model_shape, tool_versions
-from build_scripts.errors import BuildError, UnsupportedError
+from build_scripts.errors import BuildError, UnsupportedError, VerificationError
 from build_scripts.progress import Reporter
 from build_scripts.stages import Finished, Inputs, Stages, describe_file, stage_key
 from build_scripts.trtllm.bill import TOKENS_PER_BLOCK
-from build_scripts.trtllm.engine_plan import RECIPE, TIMING_CACHE, EnginePlan
+from build_scripts.trtllm.build import CheckpointPlan
+from build_scripts.trtllm.engine_plan import RECIPE, TIMING_CACHE, EnginePlan, EngineWish, engine_place, plan_engine
 from build_scripts.trtllm.greedy import GreedyProof
 from build_scripts.trtllm.record import CheckpointRecord
 from engines.contract import EngineLoadError
@@ -53,6 +54,18 @@ class Compilation:
     @property
     def fingerprint(self) -> str:
         return stage_key(STAGE, self.inputs())
+
+
+def plan_of(checkpoint: CheckpointPlan, wish: EngineWish) -> EnginePlan:
+    """The engine that comes of a checkpoint."""
+    return plan_engine(
+        checkpoint.source.name,
+        checkpoint.conversion,
+        checkpoint.opened.recipe,
+        wish,
+        checkpoint=checkpoint.output,
+        output=engine_place(checkpoint.output),
+    )
 
 
 def stage_inputs(plan: EnginePlan, checkpoint: str, machine: Machine) -> Inputs:
@@ -96,15 +109,18 @@ def compile_engine(work: Compilation, prove: Prove, reporter: Reporter) -> Engin
     """Compile, prove and publish. Resumable: a killed build goes on behind the last stage that was done. Raises BuildError."""
     plan = work.plan
     require_machine(work.machine, plan)
-    with publish.staging(plan.output, work.fingerprint) as scratch:
+    # A proof that fails does not cost the compilation, hours perhaps, once more.
+    with publish.staging(plan.output, work.fingerprint, keep=(VerificationError,)) as scratch:
         stages = Stages(scratch, _standing(plan.output), reporter.note)
         stages.run(STAGE, work.inputs(), lambda: _compile(plan, scratch, reporter))
         work.tokenizer.save(str(scratch / "tokenizer.json"))
         provisional = _manifest(work, scratch, stages, None)
         (scratch / MANIFEST_NAME).write_bytes(msgspec.json.encode(provisional))
-        proof = prove(scratch, plan.conversion.layout.world_size, reporter)
+        try:
+            proof = prove(scratch, plan.conversion.layout.world_size, reporter)
+        except BuildError as error:
+            raise VerificationError(str(error)) from error
         manifest = _manifest(work, scratch, stages, proof)
-        # Only now: a proof that fails does not cost the compilation once more.
         stages.clear_markers()
         reporter.note(f"publishing {plan.output}")
         publish.publish(scratch, plan.output, manifest)

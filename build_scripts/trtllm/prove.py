@@ -14,6 +14,9 @@ from build_scripts.progress import Reporter
 from build_scripts.trtllm.compile import run_logged
 from build_scripts.trtllm.greedy import GreedyProof, Probe, Probes, judge
 
+PROBE_TEXT = "The history of a river is written in its valley."
+"""What an engine without a reference is asked to go on with."""
+
 
 def prove_greedy(probes: Probes, engine: Path, ranks: int, reporter: Reporter) -> GreedyProof:
     """Raises BuildError where the engine does not start, and VerificationError where it says something else."""

@@ -83,6 +83,7 @@ def _add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 = the engine is there; 1 = it is not, and one sentence on stderr says why."""
     from build_scripts.errors import BuildError
+    from engines.contract import EngineLoadError
 
     try:
         if args.engine != "trtllm":
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
             return build_engine(args)
         return _run_checkpoint(args)
-    except BuildError as error:
+    except (BuildError, EngineLoadError) as error:
         print(f"firsttoken build: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 1
 
