@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.process import ROOT, ServerProcess, served
 from tests.engines_built import default_engine
 
-IN_README = r"^    (\.venv/bin/grpcurl .*localhost:50051 firsttoken\.v1\.Generation/Generate)$"
+IN_README = r"^    (?:\$ )?(\.venv/bin/grpcurl .*localhost:50051 firsttoken\.v1\.Generation/Generate)$"
 
 
 @pytest.fixture(scope="module")
