@@ -103,6 +103,9 @@ def _from_toml(file: Path | None, named: Mapping[str, Knob]) -> Source:
     leaves = list(_leaves(tree))
     for path, _ in leaves:
         _require_known(path, path, named, str(file))
+    sections = {path.partition(".")[0]: knob for path, knob in named.items()}
+    for name in tree:  # an empty section had no setting that could give its name away
+        _require_known(name, name, sections, str(file))
     return [(path, value, f"{file}") for path, value in leaves]
 
 

@@ -65,7 +65,7 @@ class TokenizerPool:
     ) -> list[int]:
         """See TextTokenizer.encode_chat. Raises as encode()."""
         messages = conversation.messages if isinstance(conversation, Conversation) else conversation
-        size = sum(len(message.content) for message in messages)
+        size = sum(len(message.role) + len(message.content) for message in messages)
         return await self._run(size, lambda: self.tokenizer.encode_chat(template, conversation, field=field))
 
     async def encode_words(self, words: Sequence[str], *, field: str) -> list[list[int]]:

@@ -71,6 +71,7 @@ def test_a_later_source_wins_and_each_value_knows_its_origin(tmp_path: Path) -> 
         ("", {"FIRSTTOKEN_GRPC_PORT": "1"}, {}, "FIRSTTOKEN_GRPC_PORT; did you mean FIRSTTOKEN_GRPC__PORT?"),
         ("", {}, {"grpc.prot": "1"}, "--grpc.prot; did you mean --grpc.port?"),
         ("grpc = 5", {}, {}, "unknown setting grpc"),
+        ("[gprc]\n# port = 1", {}, {}, "gprc; did you mean grpc?"),
         ("[grpc", {}, {}, "not TOML"),
     ],
 )
