@@ -152,7 +152,7 @@ async def test_a_second_signal_is_fast_case_I3() -> None:
     ) as server:
         stream = await start_stream(server, 400)
         server.app.request_stop()
-        await asyncio.sleep(0.05)
+        await until(lambda: server.app.readiness.state is State.CLOSING)
         server.app.request_stop()
         assert (await code_of(stream))[0] is grpc.StatusCode.UNAVAILABLE
         assert await server.over == 1
