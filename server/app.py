@@ -173,6 +173,8 @@ class App:
             model.guides, max_waiting=config.guides.max_compiling, retry_after=config.admission.retry_after
         )
         self._engine, self._registry = engine, registry
+        if config.telemetry.recording:
+            self._telemetry.record(config.telemetry.recording, engine.info.block_size)
         self._metrics.watch_engine(engine.info, engine.stats, server_version())
         self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts, guides))
         self._operations.fill(OperationsParts(engine, limits, self._open_streams, registry.abort))
@@ -205,6 +207,7 @@ class App:
         """
         gc.collect()
         gc.freeze()
+        self._metrics.gc_pauses.install()
         sys.setswitchinterval(self._config.lifecycle.switch_interval)
 
     # ------------------------------------------------------------------ shut down
@@ -227,6 +230,8 @@ class App:
             self._pool.close()
         if self._guides is not None:
             self._guides.close()
+        self._telemetry.close(LAST_WORDS)
+        self._metrics.gc_pauses.remove()
         if self._engine is not None:
             engine, patience = self._engine, 0.0 if self._failure else ENGINE_CLOSE
             await asyncio.wrap_future(start_daemon(lambda: engine.close(patience), "engine-closer"))

@@ -165,6 +165,8 @@ class TelemetryConfig(Section):
     """auto: console on a terminal, json otherwise."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe events that are logged."""
+    recording: str = ""
+    """File to record the traffic into: times, lengths and keyed hashes of prefixes, never text. Written anew at each start. Empty: none."""
     crash_directory: str = ""
     """Where a post-mortem is written when the engine dies or hangs: stacks and the last steps, no prompts. Empty: the log only."""
     log_requests: bool = True

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from server.engine import EngineInfo, EngineStats, PriorityClass
+from server.telemetry.gc_pauses import GcPauses
 
 CLASSES = tuple(priority.name.lower() for priority in PriorityClass)
 STEP_PARTS = ("plan", "engine", "sample", "deliver")
@@ -48,6 +49,9 @@ class Metrics:
         self.total = self._histogram("request_seconds", "Arrival to end, of requests that ended well.", TOTALS, "class")
         self.loop_lag = self._histogram("event_loop_lag_seconds", "How late the event loop wakes from a sleep.", LAGS)
         self.startup = self._gauge("startup_seconds", "Duration of each phase of the start.", "phase")
+        ProcessCollector(registry=self.registry)
+        self.gc_pauses = GcPauses()
+        self.registry.register(self.gc_pauses)
         self.build = Info("firsttoken_build", "What serves.", registry=self.registry)
 
     def watch_server(self, ready: Callable[[], bool], streams: Callable[[], int]) -> None:
@@ -58,6 +62,9 @@ class Metrics:
     def watch_engine(self, info: EngineInfo, stats: Callable[[], EngineStats], version: str) -> None:
         """Report the engine's snapshot at each scrape. Once, when it is loaded."""
         self.build.info({"version": version, "engine": info.kind, "model": info.model, "fingerprint": info.fingerprint})
+        Info("firsttoken_cache_config", "The KV pool's shape: the gateway's.", registry=self.registry).info(
+            {"block_size": str(info.block_size), "num_gpu_blocks": str(info.block_count)}
+        )
         self.registry.register(EngineCollector(stats))
 
     def render(self) -> bytes:
@@ -86,6 +93,9 @@ _GAUGES = (
     _Reading("engine_alive", "1 while the engine runs.", lambda s: s.alive),
     _Reading("engine_idle_seconds", "Since the engine's loop last showed life.", lambda s: s.last_step_age or 0.0),
     _Reading("running_sequences", "Sequences that hold a seat.", lambda s: s.running),
+    _Reading(
+        "queued_requests", "Requests without a seat, all classes: the gateway's.", lambda s: sum(s.waiting_by_class)
+    ),
     _Reading("waiting_tokens", "Prompt tokens yet to be computed.", lambda s: s.waiting_tokens),
     _Reading(
         "kv_utilisation_ratio", "KV blocks in use by running sequences, of all.", lambda s: kv_share(s, s.blocks_in_use)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import structlog
 
 from server.engine import FinishReason, GenerationRequest, PriorityClass
@@ -19,6 +22,7 @@ from server.errors import (
 )
 from server.streams import Stream
 from server.telemetry.metrics import CLASSES, Metrics
+from server.telemetry.recording import Recorder
 
 log = structlog.get_logger("firsttoken.request")
 
@@ -50,6 +54,7 @@ class RequestTelemetry:
     def __init__(self, metrics: Metrics, *, log_requests: bool) -> None:
         self._metrics = metrics
         self._log_requests = log_requests
+        self._recorder: Recorder | None = None
         self._first = [metrics.first_token.labels(name) for name in CLASSES]
         self._gap = [metrics.gap.labels(name) for name in CLASSES]
         self._queue = [metrics.queue.labels(name) for name in CLASSES]
@@ -58,6 +63,15 @@ class RequestTelemetry:
         for name in CLASSES:
             for outcome in OUTCOMES:
                 metrics.requests.labels(name, outcome)
+
+    def record(self, path: str, block_size: int) -> None:
+        """Record the traffic from now on. Raises OSError."""
+        self._recorder = Recorder(Path(path), block_size=block_size, began=time.monotonic())
+
+    def close(self, timeout: float) -> None:
+        """End the recording, where there is one."""
+        if self._recorder is not None:
+            self._recorder.close(timeout)
 
     def first_delta(self, request: GenerationRequest, seconds: float) -> None:
         self._first[request.priority].observe(seconds)
@@ -76,7 +90,10 @@ class RequestTelemetry:
         """Called once for each request that reached the engine."""
         request, end = stream.request, stream.finished
         self._count(request.priority, stream.failure)
-        self._tokens[request.priority].inc(sum(output.completion_tokens for output in stream.outputs))
+        completion_tokens = sum(output.completion_tokens for output in stream.outputs)
+        self._tokens[request.priority].inc(completion_tokens)
+        if self._recorder is not None:
+            self._recorder.put(request, completion_tokens)
         if end is not None:
             if end.timings.queued is not None:
                 self._queue[request.priority].observe(end.timings.queued)
