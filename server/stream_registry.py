@@ -95,9 +95,11 @@ class StreamRegistry:
             self._idle.set()
         self._settle(stream)
 
-    def abort(self, public_id: str, why: str) -> bool:
-        """End a request by the id that its client knows, whichever tenant's. False where none of this id is alive."""
-        alive = [stream for name, stream in self._names.items() if name[1] == public_id and self._is_alive(name)]
+    def abort(self, public_id: str, why: str, *, tenant: str | None = None) -> bool:
+        """End a request by the id that its client knows: ``tenant``'s, or whichever tenant's for None, which is for operators.
+        False where none of this id is alive."""
+        names = [name for name in self._names if name[1] == public_id] if tenant is None else [(tenant, public_id)]
+        alive = [self._names[name] for name in names if self._is_alive(name)]
         for stream in alive:
             stream.fail(RequestCancelledError(why), FinishReason.CANCELLED)
             self._engine.cancel(stream.request.id, FinishReason.CANCELLED)

@@ -89,6 +89,10 @@ class Opener:
             self._telemetry.refused(error, _priority_of(request))
             raise
 
+    def tenant_name(self) -> str:
+        """Whose call this is."""
+        return caller().name
+
     def refuse(self, error: ServerError) -> None:
         """Count a request that its wire refused before it came here."""
         self._telemetry.refused(error)

@@ -308,3 +308,21 @@ async def test_eight_guided_outputs_each_hold() -> None:
         assert len(set(texts)) == 8
         assert all([len(word) for word in text.split(" ")] == [5, 5, 5] for text in texts)
         assert {end.finish_reason for end in answer.final.outputs} == {pb.FINISH_REASON_END}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_seed_says_the_same_alone_in_a_batch_and_out_of_the_cache(engine: str) -> None:
+    """Bit for bit. (Preemption: tests/scheduling, whose worlds draw by seeds as well.)"""
+    prompts = [f"Prompt number {number} " * (1 + number % 9) for number in range(32)]
+
+    def seeded(number: int, salt: str) -> pb.GenerateRequest:
+        sampling = pb.Sampling(temperature=0.9, top_p=0.9, seed=number, frequency_penalty=0.3 * (number % 2))
+        return say(prompts[number], max_tokens=10 + number, sampling=sampling, cache_salt=salt)
+
+    async with serving(engine) as (_, stub):
+        alone = [await stub.Complete(seeded(number, "a")) for number in range(32)]
+        batch = await asyncio.gather(*(stub.Complete(seeded(number, "b")) for number in range(32)))
+        cached = await asyncio.gather(*(stub.Complete(seeded(number, "a")) for number in range(32)))
+        texts = [[answer.outputs[0].text for answer in answers] for answers in (alone, batch, cached)]
+        assert texts[0] == texts[1] == texts[2]
+        assert sum(answer.final.usage.cached_tokens for answer in cached) > 1000

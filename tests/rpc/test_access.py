@@ -14,6 +14,8 @@ from grpc_status import rpc_status
 
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1 import operations_pb2
+from protos.inference import grpc_service_pb2 as wire
+from protos.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from server.access.directory import hash_token
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, request, running, until
@@ -212,3 +214,16 @@ async def test_a_server_that_cannot_read_its_file_does_not_start(tmp_path: Path)
         with pytest.raises(AssertionError, match="the server ended with 1"):
             async with running(access__file=file):
                 pass
+
+
+async def test_a_stop_by_id_reaches_its_own_tenants_request_and_no_other(tmp_path: Path) -> None:
+    async with running(FakeEngine(step_seconds=0.01), access__file=access_file(tmp_path)) as server:
+        inference = GRPCInferenceServiceStub(server.channel)
+        stop = wire.ModelInferRequest(model_name="ensemble", id="mine")
+        stop.inputs.add(name="stop", datatype="BOOL", shape=[1]).contents.bool_contents.append(True)
+        call = server.generation.Generate(request(request_id="mine", max_tokens=400), metadata=as_(ACME))
+        await call.initial_metadata()
+        await inference.ModelInfer(stop, metadata=as_(OTHER))
+        assert server.app._open_streams() == 1
+        await inference.ModelInfer(stop, metadata=as_(ACME))
+        assert (await refusal(call))[0] is grpc.StatusCode.CANCELLED

@@ -90,11 +90,12 @@ class InferCalls:
         return answer
 
     def _stop(self, asked: Translated) -> wire.ModelInferResponse:
-        """End the request of this id, if it is alive; either way the wish is answered at once."""
+        """End the caller's own request of this id, if it is alive; either way the wish is answered at once."""
         name = asked.message.request_id
         if not name:
             raise InvalidRequestError("id", "must name the request that stop is to end")
-        self._opener.parts.get().registry.abort(name, "the request was stopped by its id")
+        registry = self._opener.parts.get().registry
+        registry.abort(name, "the request was stopped by its id", tenant=self._opener.tenant_name())
         return empty_response(asked, name, final=True)
 
     def _responses(self, asked: Translated, answer: Answer) -> Responses:

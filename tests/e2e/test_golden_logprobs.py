@@ -1,0 +1,62 @@
+"""The API's log-probabilities on the default model, against the reference implementation's: as a prompt, cached or not, and as output."""
+
+from __future__ import annotations
+
+import pytest
+
+from build_scripts.golden.reference import Golden, find_golden
+from engines.openvino.loader import read_manifest
+from protos.firsttoken.v1 import generation_pb2 as pb
+from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
+from server.loading import load_model
+from tests.engines_built import f32_engine
+from tests.fakes.running import started
+
+TOLERANCE = 2e-3
+"""Of a log-probability, float32 against float32: what the engine's own build measures, with room for another processor."""
+SEQUENCES = 3
+
+
+def golden() -> Golden:
+    found = find_golden(read_manifest(f32_engine()).source.sha256)
+    assert found is not None
+    return found
+
+
+def whole(tokens: list[int], **fields: object) -> pb.GenerateRequest:
+    ids = pb.Prompt(token_ids=pb.TokenIds(ids=tokens))
+    message = pb.GenerateRequest(prompt=ids, max_tokens=0, logprobs=pb.Logprobs(prompt=True, top=2))
+    message.MergeFrom(pb.GenerateRequest(**fields))  # type: ignore[arg-type]  # whatever the message takes
+    return message
+
+
+async def test_prompt_and_output_log_probabilities_are_the_references() -> None:
+    async with started(load_model, engine__directory=str(f32_engine())) as (_, channel, _):
+        stub = GenerationStub(channel)
+        for sequence in golden().sequences[:SEQUENCES]:
+            for _ in range(2):  # the second time the prompt is in the cache, and must not be read from there
+                answer = await stub.Complete(whole(sequence.whole))
+                scored = [position.logprob for position in answer.prompt.logprobs]
+                assert answer.prompt.first_logprob == 1
+                assert answer.final.usage.cached_tokens == 0
+                assert scored == pytest.approx(sequence.logprobs[: len(scored)], abs=TOLERANCE)
+                for position, token, lead in zip(answer.prompt.logprobs, sequence.argmax, sequence.lead, strict=False):
+                    assert position.top[0].token == token or lead < 2 * TOLERANCE
+            await as_output(stub, sequence.prompt, sequence.tokens, sequence.logprobs)
+
+
+async def as_output(stub: GenerationStub, prompt: list[int], tokens: list[int], logprobs: list[float]) -> None:
+    """The greedy continuation out of the prefix cache."""
+    count = len(tokens)
+    answer = await stub.Complete(
+        pb.GenerateRequest(
+            prompt=pb.Prompt(token_ids=pb.TokenIds(ids=prompt)),
+            max_tokens=count,
+            logprobs=pb.Logprobs(),
+            stop=pb.Stop(ignore_end=True),
+        )
+    )
+    assert list(answer.outputs[0].tokens) == tokens
+    said = [position.logprob for position in answer.outputs[0].logprobs]
+    first = len(prompt) - 1
+    assert said == pytest.approx(logprobs[first : first + count], abs=TOLERANCE)
