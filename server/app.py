@@ -91,7 +91,11 @@ class App:
         """Start, serve until a signal or a failure, shut down. 0 after an orderly end."""
         with self._signals():
             self._heed_trouble()
+            self._phases.since_exec("import")
+            self._warn_if_open()
             try:
+                with self._phases.measure("ports"):
+                    await self._open_ports()  # a signal waits for it: a port that is half open could not be closed
                 await run_until(self._stop, self._start())
                 if self._failure is None and not self._stop.is_set():
                     await self._stop.wait()
@@ -112,10 +116,6 @@ class App:
     # ------------------------------------------------------------------ start
 
     async def _start(self) -> None:
-        self._phases.since_exec("import")
-        self._warn_if_open()
-        with self._phases.measure("ports"):
-            await self._open_ports()
         model = await asyncio.wrap_future(self._loading)
         self._wire(model)
         if self._config.lifecycle.warm_up:
