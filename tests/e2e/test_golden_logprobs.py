@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from build_scripts.golden.reference import Golden, find_golden
@@ -43,6 +45,29 @@ async def test_prompt_and_output_log_probabilities_are_the_references() -> None:
                 for position, token, lead in zip(answer.prompt.logprobs, sequence.argmax, sequence.lead, strict=False):
                     assert position.top[0].token == token or lead < 2 * TOLERANCE
             await as_output(stub, sequence.prompt, sequence.tokens, sequence.logprobs)
+
+
+async def test_a_seed_says_the_same_alone_and_in_a_batch_on_the_f32_engine() -> None:
+    """Law 3 with draws: penalties and two outputs included."""
+    prompts = [sequence.prompt for sequence in golden().sequences[:6]]
+
+    def seeded(number: int, salt: str) -> pb.GenerateRequest:
+        return pb.GenerateRequest(
+            prompt=pb.Prompt(token_ids=pb.TokenIds(ids=prompts[number])),
+            max_tokens=8 + number,
+            n=1 + number % 2,
+            sampling=pb.Sampling(temperature=0.8, top_p=0.95, seed=number, repetition_penalty=1.1),
+            cache_salt=salt,
+        )
+
+    async with started(load_model, engine__directory=str(f32_engine())) as (_, channel, _):
+        stub = GenerationStub(channel)
+        alone = [await stub.Complete(seeded(number, "a")) for number in range(6)]
+        batch = await asyncio.gather(*(stub.Complete(seeded(number, "b")) for number in range(6)))
+        said = [
+            [[list(output.tokens) for output in answer.outputs] for answer in answers] for answers in (alone, batch)
+        ]
+        assert said[0] == said[1]
 
 
 async def as_output(stub: GenerationStub, prompt: list[int], tokens: list[int], logprobs: list[float]) -> None:

@@ -96,6 +96,9 @@ class RandomWorld:
             ttft_deadline=ttft,
             n=rng.choice((1, 1, 2, 5)) if max_tokens else 1,
             temperature=rng.choice((0.0, 1.0)),
+            # Whoever remembers its tokens must do so through preemptions.
+            penalty=rng.choice((0.0, 0.0, 0.0, 1.5)),
+            no_repeat_ngram=rng.choice((0, 0, 0, 2)),
             prompt_logprobs=rng.choice((None, None, None, 0, 2)),
         )
         self.requests[request.id] = request

@@ -55,13 +55,17 @@ def make_request(
     ttft_deadline: float | None = None,
     n: int = 1,
     temperature: float = 0.0,
+    penalty: float = 0.0,
+    no_repeat_ngram: int = 0,
     prompt_logprobs: int | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
         id=request,
         prompt=tuple(prompt),
         max_tokens=max_tokens,
-        sampling=SamplingParams(seed=request, temperature=temperature),
+        sampling=SamplingParams(
+            seed=request, temperature=temperature, frequency_penalty=penalty, no_repeat_ngram=no_repeat_ngram
+        ),
         end_ids=end_ids,
         stop_ids=stop_ids,
         priority=priority,
@@ -79,6 +83,7 @@ def alone(request: GenerationRequest, max_context: int = 10_000, index: int = 0)
     """What the simulated language says to this prompt as its ``index``-th output when nothing else exists, without any KV block."""
     drawer = TokenDrawer(LANGUAGE)
     spec = SequenceSpec(0, index, request.sampling, array("i", request.prompt))
+    drawer.open(spec)
     history = History(BLOCK, request.prompt)
     output: list[int] = []
     while len(output) < request.max_tokens and len(history) < max_context:
