@@ -36,6 +36,7 @@ lint: .venv/.development ## ruff, mypy, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES)
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 bench: .venv/.development ## every benchmark, as tables
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -57,7 +58,13 @@ proto: .venv/.development ## generate the protocol's modules
 smoke: .venv/.development ## serve, and talk to it with the real grpcurl
 	$(BIN)/python -m pytest -v tests/e2e/test_smoke.py
 
-check-all: lint ## lint, every test, the figures
+image-check: .venv/bin/python ## the steps of the container image's cpu target, in a clean directory, without Docker
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/image/check.sh "$(CURDIR)"
+
+gpu-check: .venv/.development ## on a machine with GPUs and TensorRT-LLM: the seven checks that only it can make, as a report to send back
+	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
+
+check-all: lint image-check ## lint, every test, the figures
 	$(BIN)/python -m pytest $(ARGS)
 	$(MAKE) figures
 
@@ -65,4 +72,4 @@ clean: ## remove the environment, the engines and the caches
 	rm -rf .venv engine-cache artifacts .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help serve test lint bench figures seeds proto smoke race check-all clean
+.PHONY: help serve test lint bench figures seeds proto smoke race image-check gpu-check check-all clean

@@ -30,9 +30,9 @@ for gpu in 1 2; do echo 'NVIDIA H100 80GB HBM3, 9.0, 81559, 580.95.05'; done
 
 def require_mpi() -> None:
     """Skips, saying what is missing: MPI comes from PyPI, yet not on every platform."""
-    pytest.importorskip("mpi4py", reason="needs the mpi extra: pip install 'firsttoken[mpi]'")
+    pytest.importorskip("mpi4py", reason="needs MPI: pip install 'firsttoken[dev]'")
     if shutil.which("mpirun", path=_path()) is None:
-        pytest.skip("needs mpirun: pip install 'firsttoken[mpi]'")
+        pytest.skip("needs mpirun: pip install 'firsttoken[dev]'")
 
 
 def _path() -> str:
