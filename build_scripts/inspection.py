@@ -10,6 +10,7 @@ import msgspec
 from build_scripts.bill import RUNTIME_BYTES, kv_bytes_per_token
 from build_scripts.profile import machine
 from build_scripts.source import file_sha256
+from engines import manifest_file
 from engines.contract import EngineLoadError
 from engines.manifest import EngineManifest
 from engines.manifest_file import REBUILD
@@ -33,9 +34,28 @@ class Inspection(msgspec.Struct, frozen=True):
 
 def inspect_engine(directory: Path) -> Inspection:
     """Reads every byte of the engine. Raises EngineLoadError where there is no manifest that this version reads."""
+    if manifest_file.read_manifest(directory).engine == "trtllm":
+        return _compiled(directory)
     manifest = read_manifest(directory)
     problems = [*misfits(directory, manifest), *_changed(directory, manifest), *_memory(manifest)]
     return Inspection(str(directory), manifest, tuple(problems), tuple(_notes(manifest)))
+
+
+def _compiled(directory: Path) -> Inspection:
+    """case_A2: a TensorRT-LLM engine against this machine, value by value; no GPU is touched."""
+    from engines.trtllm.machine import observe_machine
+    from engines.trtllm.preflight import checks, mismatches
+    from engines.trtllm.settings import ExecutorSettings
+
+    manifest, machine = manifest_file.read_manifest(directory, "trtllm"), observe_machine()
+    table = checks(directory, manifest, machine, ExecutorSettings())
+    problems = mismatches(directory, manifest, machine, ExecutorSettings())
+    return Inspection(
+        str(directory),
+        manifest,
+        tuple(problems),
+        tuple(f"{check.name}: engine {check.engine}, here {check.here}" for check in table),
+    )
 
 
 def is_intact(directory: Path, fingerprint: str) -> bool:

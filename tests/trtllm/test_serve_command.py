@@ -53,6 +53,17 @@ def test_a_damaged_rank_file_is_found_before_it_is_loaded(tmp_path: Path) -> Non
     assert "rank0.engine has sha256" in done.stderr
 
 
+def test_inspect_prints_engine_against_machine_case_a2(tmp_path: Path) -> None:
+    make_engine(tmp_path / "engine", msgspec.structs.replace(FACTS, tensorrt="10.13.3.9"))
+    command = [sys.executable, "-m", "firsttoken", "inspect", str(tmp_path / "engine")]
+    told = environment(tmp_path)
+    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "note: TensorRT: engine 10.13.3.9, here 10.14.1.48" in done.stdout
+    assert "problem: the engine was written by TensorRT 10.13.3.9, this machine has 10.14.1.48" in done.stdout
+    assert "this machine cannot serve it" in done.stdout
+
+
 def test_importing_firsttoken_needs_no_tensorrt_llm() -> None:
     code = (
         "import sys\n"
