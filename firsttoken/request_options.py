@@ -73,6 +73,9 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--top-p", type=float, metavar="P", help="draw among the likeliest that sum to P")
     output.add_argument("--min-p", type=float, metavar="P", help="draw among those P times as likely as the likeliest")
     output.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
+    guide = output.add_mutually_exclusive_group()
+    guide.add_argument("--json-schema", metavar="FILE", help="the text is a JSON document that this schema accepts")
+    guide.add_argument("--regex", metavar="PATTERN", help="the whole text matches this regular expression")
     output.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given several times"
     )
@@ -84,6 +87,10 @@ def options_of(arguments: argparse.Namespace) -> GenerateOptions:
     options: GenerateOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]
     if arguments.stop:
         options["stop"] = arguments.stop
+    if arguments.json_schema:
+        options["json_schema"] = Path(arguments.json_schema).read_text(encoding="utf-8")
+    if arguments.regex:
+        options["regex"] = arguments.regex
     return options
 
 

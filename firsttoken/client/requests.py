@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
@@ -32,9 +33,41 @@ class GenerateOptions(TypedDict, total=False):
     """Draw among tokens at least this fraction as likely as the likeliest."""
     seed: int
     """The same seed, prompt and options give the same tokens. Without one the server draws one and tells it in Final."""
+    repetition_penalty: float
+    """Divides the positive logits of tokens in prompt or output, multiplies the negative ones; 1 changes nothing."""
+    presence_penalty: float
+    """Taken off the logit of each token in the output."""
+    frequency_penalty: float
+    """Taken off the logit of each token as often as the output holds it."""
+    no_repeat_ngram: int
+    """No run of this many tokens comes twice; 0 = any may."""
+    logit_bias: Mapping[int, float]
+    """Token id -> what is added to its logit; -100 forbids it."""
+    bad_words: Sequence[str]
+    """Texts that must not come, as the tokenizer writes them."""
     stop: str | Sequence[str]
     """The output ends before the first of these."""
     stop_token_ids: Sequence[int]
+    include_stop: bool
+    """The output ends behind the stop instead of before it."""
+    min_tokens: int
+    """No end can be drawn before the output has this many tokens."""
+    ignore_end: bool
+    """Go on after the model's end-of-sequence token."""
+    json_schema: str | Mapping[str, object]
+    """The output is a JSON document that this schema accepts. At most one of this and the next three."""
+    regex: str
+    """The whole output matches this regular expression."""
+    grammar: str
+    """The output is of this Lark grammar."""
+    choice: Sequence[str]
+    """The output is one of these texts."""
+    truncate_prompt: int
+    """Keep only the last so many tokens of the prompt; left out, one that is too long is refused."""
+    model: str
+    """The served model's name, where it matters that it is no other."""
+    request_id: str
+    """A name for this request, unique among those alive; it is in the server's logs and errors."""
     priority: Priority | str
     """A Priority or its value, e.g. ``"batch"``."""
     cache_salt: str
@@ -52,17 +85,56 @@ def generate_request(prompt: str | Sequence[int] | None, options: GenerateOption
         raise ArgumentError(f"generate() has no option {', '.join(sorted(unknown))}")
     request = pb.GenerateRequest(prompt=prompt_of(prompt, options.get("messages")))
     _set(request, "max_tokens", options.get("max_tokens"))
-    for name in ("temperature", "top_k", "top_p", "min_p", "seed"):
+    for name in _SAMPLING:
         _set(request.sampling, name, options.get(name))
+    _update(request.sampling.logit_bias, "logit_bias", options.get("logit_bias", {}))
+    _extend(request.sampling.bad_words, "bad_words", options.get("bad_words", ()))
+    _set_guide(request, options)
     stop = options.get("stop", ())
     _extend(request.stop.strings, "stop", [stop] if isinstance(stop, str) else stop)
     _extend(request.stop.token_ids, "stop_token_ids", options.get("stop_token_ids", ()))
-    _set(request, "cache_salt", options.get("cache_salt"))
+    _set(request.stop, "include", options.get("include_stop"), name="include_stop")
+    for name in ("min_tokens", "ignore_end"):
+        _set(request.stop, name, options.get(name))
+    for name in ("cache_salt", "truncate_prompt", "model", "request_id"):
+        _set(request, name, options.get(name))
     if "priority" in options:
         request.priority = _priority(options["priority"])
     if "ttft_deadline" in options:
         request.ttft_deadline.CopyFrom(_duration("ttft_deadline", options["ttft_deadline"]))
     return request
+
+
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram",
+)
+_GUIDES = ("json_schema", "regex", "grammar", "choice")
+
+
+def _set_guide(request: pb.GenerateRequest, options: GenerateOptions) -> None:
+    given = [name for name in _GUIDES if options.get(name) is not None]
+    if len(given) > 1:
+        raise ArgumentError(f"give at most one of {', '.join(_GUIDES)}, not {' and '.join(given)}")
+    if not given:
+        return
+    if given == ["choice"]:
+        _extend(request.guide.choice.options, "choice", options["choice"])
+        return
+    value: object = options.get(given[0])
+    if given == ["json_schema"] and not isinstance(value, str):
+        try:
+            value = json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"json_schema: {error}") from error
+    _set(request.guide, given[0], value)
 
 
 def prompt_of(prompt: str | Sequence[int] | None, messages: Conversation | None) -> pb.Prompt:
@@ -130,6 +202,13 @@ def _set(message: Any, field: str, value: object, *, name: str | None = None) ->
         setattr(message, field, value)
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{name or field}: {error}") from error
+
+
+def _update(field: Any, name: str, values: Mapping[int, float]) -> None:  # noqa: ANN401 - any map of a message
+    try:
+        field.update(values)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}: {error}") from error
 
 
 def _extend(field: Any, name: str, values: Sequence[object]) -> None:  # noqa: ANN401 - any repeated field

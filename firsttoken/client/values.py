@@ -105,6 +105,13 @@ class Limits:
     max_waiting_requests: int
     max_waiting_tokens: int
     block_size: int
+    max_outputs: int
+    max_top_logprobs: int
+    max_logit_biases: int
+    max_bad_words: int
+    max_bad_word_size: int
+    max_guide_bytes: int
+    max_request_id_size: int
 
 
 @dataclass(frozen=True, slots=True)
