@@ -192,6 +192,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     engine_seconds: float
     sample_seconds: float
     deliver_seconds: float
+    held_calls: int = 0
+    """Calls into an executor's library that keep every Python thread waiting; 0 for engines that have none."""
+    held_seconds: float = 0.0
+    """How long these took, all together."""
 
 
 class StepRow(msgspec.Struct, frozen=True):

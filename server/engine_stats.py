@@ -51,6 +51,8 @@ def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineSt
         engine_seconds=pulse.engine_seconds,
         sample_seconds=pulse.sample_seconds,
         deliver_seconds=pulse.deliver_seconds,
+        held_calls=scheduling.held_calls,
+        held_seconds=scheduling.held_seconds,
     )
 
 

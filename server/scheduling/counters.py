@@ -41,3 +41,5 @@ class SchedulingStats:
     generated_tokens: int
     discarded_tokens: int
     preemptions: int
+    held_calls: int = 0
+    held_seconds: float = 0.0

@@ -274,6 +274,8 @@ class ExecutorFeed:
             generated_tokens=counters.generated_tokens,
             discarded_tokens=counters.discarded_tokens,
             preemptions=0,
+            held_calls=0 if executor is None else executor.calls,
+            held_seconds=0.0 if executor is None else executor.call_seconds,
         )
 
     def check_integrity(self) -> None:

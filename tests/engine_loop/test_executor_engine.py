@@ -15,6 +15,7 @@ from engines.simulated.clock import RealClock
 from engines.simulated.cost import CostModel
 from engines.simulated.executor import SimulatedExecutor
 from engines.simulated.faults import Faults
+from engines.trtllm.executor import TrtllmExecutor
 from server.engine import EngineInfo, Event, FinishReason, GenerationRequest, RequestFinished, TokensEvent
 from server.errors import UnavailableError
 from server.executor_loop import ExecutorEngine
@@ -185,3 +186,13 @@ def test_close_under_load_ends_all(rigs: Callable[..., ExecutorRig]) -> None:
     assert len(rig.ends()) == 40
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"engine", "engine-feed"}
+
+
+def test_calls_that_hold_up_every_thread_are_counted_where_the_library_has_them(
+    rigs: Callable[..., ExecutorRig],
+) -> None:
+    rig = rigs()
+    rig.submit(*(asked_for(i, [5, i], max_tokens=5) for i in range(4)))
+    rig.wait_ends(4)
+    stats = rig.engine.stats()
+    assert (stats.held_calls > 0) == (stats.held_seconds > 0) == isinstance(rig.executor, TrtllmExecutor)

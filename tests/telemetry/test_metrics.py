@@ -67,6 +67,8 @@ PRESENT = {
     "firsttoken_prefix_hit_tokens_total",
     "firsttoken_discarded_tokens_total",
     "firsttoken_preemptions_total",
+    "firsttoken_held_calls_total",
+    "firsttoken_held_seconds_total",
     *(f"firsttoken_waiting_requests{{class={name}}}" for name in CLASSES),
     *(f"firsttoken_kv_blocks{{state={state}}}" for state in ("cached", "in_use", "quarantined")),
 }
