@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ SERVICES = (
 )
 HEALTH = "grpc.health.v1.Health"
 MANY = 2**31 - 1
+ON_THE_WAY = 0.1
+"""Seconds between the last moment at which a call could think the port ready and the port's end."""
 
 
 def address_of(config: GrpcConfig, port: int) -> str:
@@ -119,8 +122,13 @@ class GrpcPort:
         return self._server.add_secure_port(address, self._certificates.credentials())
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls at once, let running ones finish for ``grace`` seconds, then cut them. A second call may shorten it."""
+        """Refuse new calls, let running ones finish for ``grace`` seconds, then cut them. A second call may shorten it.
+
+        Whoever stops a port has turned it not ready before: calls that are on their way then get UNAVAILABLE of their handlers, where
+        gRPC would end them as CANCELLED once it stops.
+        """
         self.close_own_target()
+        await asyncio.sleep(ON_THE_WAY)
         await self._server.stop(grace)
 
 

@@ -136,9 +136,12 @@ def test_the_executors_own_queue_stays_short(rigs: Callable[..., ExecutorRig]) -
     rig.submit(*(asked_for(i, [5, i], max_tokens=20) for i in range(20)))
     deepest = 0
     while len(rig.ends()) < 20:
-        deepest = max(deepest, rig.executor.stats().queued)
+        stats = rig.executor.stats()
+        deepest = max(
+            deepest, stats.queued + stats.active
+        )  # what is fed is queued until the next iteration takes it up
         time.sleep(0.002)
-    assert deepest <= 2
+    assert deepest <= 2 + 2
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.03])

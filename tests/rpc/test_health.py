@@ -59,7 +59,7 @@ async def test_watching_an_unknown_service_says_so_and_stays_open() -> None:
 
 
 async def test_probes_do_not_wait_behind_traffic_case_B9_B10() -> None:
-    async with running() as server:
+    async with running(engine__stuck_after=7200.0) as server:  # nobody gives the engine up meanwhile
         server.engine.hang()
         checks = [stub(server).Check(health_pb2.HealthCheckRequest()) for _ in range(200)]
         answers = await asyncio.gather(*checks)

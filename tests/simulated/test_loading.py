@@ -64,7 +64,7 @@ def test_fingerprints_tell_what_gives_other_keys_and_values() -> None:
 
 
 def test_an_unknown_profile_is_refused_by_name() -> None:
-    with pytest.raises(EngineLoadError, match="must be one of gpu, instant, laptop, got 'desktop'"):
+    with pytest.raises(EngineLoadError, match=r"must be one of gpu, instant, laptop,.* got 'desktop'"):
         load("desktop")
 
 
