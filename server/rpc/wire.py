@@ -69,7 +69,7 @@ def _bad_field(value: bytes, field: FieldDescriptor, budget: list[int]) -> str |
         try:
             value.decode()
         except UnicodeDecodeError:
-            return field.name
+            return str(field.name)
     if field.message_type is not None:
         inner = _bad_text(value, field.message_type, budget)
         if inner is not None:
