@@ -7,7 +7,7 @@ FirstTokenError
 └── CallError              the call ended with a status other than OK
     ├── InvalidRequestError    the request can never be served as it is; `field` names what is wrong
     ├── NotFoundError          no such model
-    ├── ConflictError          a request of this id is alive
+    ├── ConflictError          a request of this id is alive, or the server's state does not allow the call
     ├── AccessError            no identity, or not permitted
     ├── OverloadedError        a cap is reached; try again after `retry_after` seconds
     ├── DeadlineError          the call's `timeout` or `ttft_deadline` passed, or certainly will
@@ -68,7 +68,7 @@ class NotFoundError(CallError):
 
 
 class ConflictError(CallError):
-    """A request of this id is alive."""
+    """A request of this id is alive, or the server's state does not allow the call; nothing was changed."""
 
 
 class AccessError(CallError):
@@ -98,10 +98,10 @@ class ServerFaultError(CallError):
 ERROR_OF_STATUS: dict[str, type[CallError]] = {
     "INVALID_ARGUMENT": InvalidRequestError,
     "OUT_OF_RANGE": InvalidRequestError,
-    "FAILED_PRECONDITION": InvalidRequestError,
     "NOT_FOUND": NotFoundError,
     "ALREADY_EXISTS": ConflictError,
     "ABORTED": ConflictError,
+    "FAILED_PRECONDITION": ConflictError,
     "UNAUTHENTICATED": AccessError,
     "PERMISSION_DENIED": AccessError,
     "RESOURCE_EXHAUSTED": OverloadedError,

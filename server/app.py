@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from engines.contract import EngineError
-from server.concurrency import at_most, first_of, into_loop, run_until, start_daemon
+from server.concurrency import at_most, first_of, run_until
 from server.config import Config
 from server.engine import Engine
 from server.errors import UnavailableError
@@ -25,23 +25,20 @@ from server.post_mortem import leave_behind, post_mortem
 from server.readiness import Readiness, Slot, State
 from server.rpc.gate import Gate
 from server.rpc.generation import GenerationService
-from server.rpc.guide_reader import GuideReader
 from server.rpc.kserve.models import ModelBook
 from server.rpc.kserve.service import InferenceParts, InferenceService
 from server.rpc.kserve.statistics import Statistics
-from server.rpc.limits import request_limits
 from server.rpc.opening import GenerationParts, Opener
 from server.rpc.operations import OperationsParts, OperationsService
 from server.rpc.port import GrpcPort, address_of
-from server.rpc.prompt_reader import PromptReader
-from server.stream_registry import StreamRegistry, watch_stalled
+from server.serving import Serving, Servings
+from server.stream_registry import Names, StreamRegistry
+from server.swap import EngineSwap, Load
 from server.telemetry.loop_lag import watch_loop_lag
 from server.telemetry.metrics import Metrics
 from server.telemetry.requests import RequestTelemetry
-from server.text.tokenizer_pool import TokenizerPool
 from server.version import server_version
 from server.warm_up import WarmUpError, warm_up
-from server.watchdog import EngineWatchdog
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +52,15 @@ class App:
     """One server in one event loop. ``run`` is its whole life; it returns the process's exit status."""
 
     def __init__(
-        self, config: Config, loading: Future[LoadedModel], phases: Phases, trouble: Future[str] | None = None
+        self,
+        config: Config,
+        loading: Future[LoadedModel],
+        phases: Phases,
+        trouble: Future[str] | None = None,
+        load: Load | None = None,
     ) -> None:
         """``loading`` began before this module was even imported: the engine compiles meanwhile. ``trouble`` resolves with why the
-        server cannot go on, where others than itself can know."""
+        server cannot go on, where others than itself can know. ``load`` loads further engines; None: there will be no other."""
         self._config = config
         self._loading = loading
         self._phases = phases
@@ -72,10 +74,9 @@ class App:
         self._gate: Gate | None = None
         self._grpc: GrpcPort | None = None
         self._http: HttpPort | None = None
-        self._engine: Engine | None = None
-        self._registry: StreamRegistry | None = None
-        self._pool: TokenizerPool | None = None
-        self._guides: GuideReader | None = None
+        self._names: Names = {}
+        self._servings = Servings(ENGINE_CLOSE)
+        self._swap = EngineSwap(config, load, self._make, self._engine_failed, self._install) if load else None
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -158,33 +159,26 @@ class App:
             log.info("listening", protocol="http", address=f"{self._config.http.host}:{self.http_port}")
 
     def _wire(self, model: LoadedModel) -> None:
-        """Connect engine, text and streams, and start the engine."""
-        config, engine = self._config, model.engine
-        limits = request_limits(config, engine.info)
-        registry = StreamRegistry(engine, self._telemetry)
-        self._pool = TokenizerPool(model.tokenizer, workers=config.text.threads)
-        prompts = PromptReader(
-            self._pool,
-            model.template,
-            max_bytes=config.admission.max_tokenizing_bytes,
-            retry_after=config.admission.retry_after,
-        )
-        guides = self._guides = GuideReader(
-            model.guides, max_waiting=config.guides.max_compiling, retry_after=config.admission.retry_after
-        )
-        self._engine, self._registry = engine, registry
-        if config.telemetry.recording:
-            self._telemetry.record(config.telemetry.recording, engine.info.block_size)
+        if self._config.telemetry.recording:
+            self._telemetry.record(self._config.telemetry.recording, model.engine.info.block_size)
+        first = self._make(model)
+        first.start(self._engine_failed)
+        self._install(first)
+        self._background(watch_loop_lag(self._metrics.loop_lag.observe))
+
+    def _make(self, model: LoadedModel) -> Serving:
+        return Serving(model, self._config, self._telemetry, self._names)
+
+    def _install(self, serving: Serving) -> None:
+        """New requests go to ``serving`` from now on; the one before lets its own finish."""
+        self._servings.install(serving)
+        engine = serving.engine
         self._metrics.watch_engine(engine.info, engine.stats, server_version())
-        self._generation.fill(GenerationParts(engine.info, limits, registry, model.tokenizer, prompts, guides))
-        self._operations.fill(OperationsParts(engine, limits, self._open_streams, registry.abort))
+        self._generation.fill(serving.parts)
+        swap = None if self._swap is None else self._swap.to
+        self._operations.fill(OperationsParts(engine, serving.limits, self._open_streams, serving.registry.abort, swap))
         models = ModelBook(engine.info.model)
         self._inference.fill(InferenceParts(models, Statistics(list(models.kinds)), engine.stats))
-        engine.start(into_loop(asyncio.get_running_loop(), registry.deliver))
-        watchdog = EngineWatchdog(engine, stuck_after=config.engine.stuck_after)
-        self._background(watchdog.watch(self._engine_failed))
-        self._background(watch_stalled(registry, config.limits.reader_stall))
-        self._background(watch_loop_lag(self._metrics.loop_lag.observe))
 
     async def _warm_up(self) -> None:
         lifecycle, grpc_port, gate = self._config.lifecycle, self._grpc, self._gate
@@ -214,27 +208,22 @@ class App:
 
     async def _shut_down(self) -> int:
         """Read from top to bottom, this is what a rolling update sees."""
+        if self._swap is not None:
+            self._swap.cancel()
         if self._failure is None:
             await self._drain()
         # Whoever is still here gets a status that says why.
-        if self._registry is not None:
-            why = UnavailableError(self._failure or "the server is shutting down", retry_after=1.0)
-            (self._registry.abandon_all if self._failure else self._registry.fail_all)(why)
-            await at_most(LAST_WORDS, self._registry.idle())
+        why = UnavailableError(self._failure or "the server is shutting down", retry_after=1.0)
+        self._servings.end_all(why, abandon=self._failure is not None)
+        await at_most(LAST_WORDS, self._servings.idle())
         if self._grpc is not None:
             await self._grpc.stop(0.2)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._pool is not None:
-            self._pool.close()
-        if self._guides is not None:
-            self._guides.close()
         self._telemetry.close(LAST_WORDS)
         self._metrics.gc_pauses.remove()
-        if self._engine is not None:
-            engine, patience = self._engine, 0.0 if self._failure else ENGINE_CLOSE
-            await asyncio.wrap_future(start_daemon(lambda: engine.close(patience), "engine-closer"))
+        await self._servings.close(0.0 if self._failure else ENGINE_CLOSE)
         # Last, so that the final state can still be scraped.
         if self._http is not None:
             await self._http.close()
@@ -251,21 +240,25 @@ class App:
         self._readiness.become(State.DRAINING)
         if self._grpc is not None:
             self._background(self._grpc.stop(lifecycle.drain_grace + LAST_WORDS))
-        if self._registry is not None:
-            await first_of(lifecycle.drain_grace, self._registry.idle(), self._hurry.wait())
+        await first_of(lifecycle.drain_grace, self._servings.idle(), self._hurry.wait())
 
     # ------------------------------------------------------------------ failures
 
-    def _engine_failed(self, why: str) -> None:
+    def _engine_failed(self, serving: Serving | None, why: str) -> None:
         log.error("engine failed", why=why)
-        if self._engine is not None:
-            leave_behind(post_mortem(self._engine, why), self._config.telemetry.crash_directory)
-        self._fail(why)
+        if serving is not None:
+            leave_behind(post_mortem(serving.engine, why), self._config.telemetry.crash_directory)
+        if serving is None or serving is self._servings.current:
+            self._fail(why)
+        else:  # not the one that serves: its own streams end, and nobody else's
+            serving.registry.abandon_all(UnavailableError(why, retry_after=1.0))
 
     def _heed_trouble(self) -> None:
         if self._trouble is not None:
             loop = asyncio.get_running_loop()
-            self._trouble.add_done_callback(lambda why: loop.call_soon_threadsafe(self._engine_failed, why.result()))
+            self._trouble.add_done_callback(
+                lambda why: loop.call_soon_threadsafe(self._engine_failed, self._servings.current, why.result())
+            )
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
@@ -279,7 +272,15 @@ class App:
             log.warning("exposed", why=exposure)
 
     def _open_streams(self) -> int:
-        return self._registry.readers if self._registry is not None else 0
+        return self._servings.readers
+
+    @property
+    def _engine(self) -> Engine | None:
+        return self._servings.current.engine if self._servings.current is not None else None
+
+    @property
+    def _registry(self) -> StreamRegistry | None:
+        return self._servings.current.registry if self._servings.current is not None else None
 
     def _count_call(self, method: str, code: str) -> None:
         self._metrics.rpcs.labels(method.lstrip("/"), code).inc()

@@ -6,6 +6,7 @@ ServerError
 ├── UnknownModelError        no such model here
 ├── UnauthenticatedError     no credentials, or none that count
 ├── PermissionDeniedError    known, and not permitted to do this
+├── PreconditionError        an operator's call that the server's state does not allow; nothing was changed
 ├── DuplicateRequestError    a request of this id is alive
 ├── NotOfferedError          the protocol has such a call, and this server does not
 ├── OverloadedError          a cap is reached; carries the delay after which to try again
@@ -49,6 +50,10 @@ class UnauthenticatedError(ServerError):
 
 
 class PermissionDeniedError(ServerError):
+    pass
+
+
+class PreconditionError(ServerError):
     pass
 
 

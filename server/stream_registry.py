@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import structlog
 
@@ -18,21 +20,34 @@ from server.streams import Observer, Stream
 log = structlog.get_logger(__name__)
 
 
+Names: TypeAlias = dict[tuple[str, str], Stream]
+"""Streams by tenant and public id."""
+
+
 class StreamRegistry:
     """Every request that the engine knows or somebody reads. Event loop only."""
 
-    def __init__(self, engine: Engine, observer: Observer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        names: Names | None = None,
+    ) -> None:
+        """``names`` is shared by the registries of one server: an id is alive once, whichever engine runs its request."""
         self._engine = engine
         self._observer = observer
         self._clock = clock
         self._streams: dict[int, Stream] = {}
-        self._names: dict[tuple[str, str], Stream] = {}
+        self._names: Names = {} if names is None else names
         """By tenant and public id, those whose reader is there and whose end is not. No tenant learns of another's ids."""
         self._ids = itertools.count(1)
         self._epoch = secrets.token_hex(4)
         self._idle = asyncio.Event()
         self._idle.set()
         self._readers = 0
+        self._expected = 0
 
     def new_id(self) -> int:
         """A handle for a request; never given twice."""
@@ -82,6 +97,21 @@ class StreamRegistry:
         self._idle.clear()
         return stream
 
+    @contextlib.contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Around what may open a stream, or needs what belongs to this engine: as long as it runs, the registry is not idle."""
+        self._expected += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._expected -= 1
+            self._look_idle()
+
+    def _look_idle(self) -> None:
+        if not self._readers and not self._expected:
+            self._idle.set()
+
     def close(self, stream: Stream, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """The reader of ``stream`` is done with it."""
         if stream.left:
@@ -91,8 +121,7 @@ class StreamRegistry:
         if self._names.get(name) is stream:
             del self._names[name]
         self._readers -= 1
-        if not self._readers:
-            self._idle.set()
+        self._look_idle()
         self._settle(stream)
 
     def abort(self, public_id: str, why: str, *, tenant: str | None = None) -> bool:
@@ -101,8 +130,7 @@ class StreamRegistry:
         names = [name for name in self._names if name[1] == public_id] if tenant is None else [(tenant, public_id)]
         alive = [self._names[name] for name in names if self._is_alive(name)]
         for stream in alive:
-            stream.fail(RequestCancelledError(why), FinishReason.CANCELLED)
-            self._engine.cancel(stream.request.id, FinishReason.CANCELLED)
+            stream.abort(RequestCancelledError(why))  # by its own engine, which may be one that was swapped out
         return bool(alive)
 
     def _is_alive(self, name: tuple[str, str]) -> bool:
@@ -124,8 +152,7 @@ class StreamRegistry:
     def fail_all(self, error: ServerError) -> None:
         """End every request that is not complete with ``error``; the engine is told to cancel, and still answers."""
         for stream in self:
-            stream.fail(error, FinishReason.CANCELLED)
-            self._engine.cancel(stream.request.id, FinishReason.CANCELLED)
+            stream.abort(error)
 
     def abandon_all(self, error: ServerError) -> None:
         """As fail_all, for an engine that will say nothing more."""
@@ -142,7 +169,7 @@ class StreamRegistry:
         return len(stalled)
 
     async def idle(self) -> None:
-        """Wait until nobody reads."""
+        """Wait until nobody reads, nor is about to."""
         await self._idle.wait()
 
     def _settle(self, stream: Stream) -> None:
@@ -152,7 +179,7 @@ class StreamRegistry:
     def check_integrity(self) -> None:
         """Raises AssertionError when the books do not balance."""
         readers = sum(not stream.left for stream in self)
-        if readers != self._readers or self._idle.is_set() != (readers == 0):
+        if readers != self._readers or self._idle.is_set() != (readers + self._expected == 0):
             raise AssertionError(
                 f"{readers} streams have readers, {self._readers} are counted, idle={self._idle.is_set()}"
             )

@@ -123,6 +123,11 @@ class Stream:
                 self._end(error, reason)
         self._wake()
 
+    def abort(self, error: ServerError) -> None:
+        """As :meth:`fail`, for a request that is cancelled; its engine is told, and still answers."""
+        self.fail(error, FinishReason.CANCELLED)
+        self._engine.cancel(self.request.id, FinishReason.CANCELLED)
+
     def abandon(self) -> None:
         """The engine is gone and will say nothing more."""
         if self.finished is None:

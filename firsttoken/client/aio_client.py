@@ -58,6 +58,12 @@ class AsyncClient(BaseClient):
         method = self._connections.next().operations.GetLoad
         return replies.load_of(await self._call(method, operations_pb2.GetLoadRequest(), timeout))
 
+    async def load_engine(self, directory: str, *, timeout: float | None = None) -> ServerInfo:
+        """As Client.load_engine."""
+        request = operations_pb2.LoadEngineRequest(directory=directory)
+        await self._call(self._connections.next().operations.LoadEngine, request, timeout)
+        return await self.server_info(timeout=timeout)
+
     async def wait_ready(self, timeout: float = 60.0) -> None:
         """As Client.wait_ready."""
         poll = ReadinessPoll(self._address, timeout)

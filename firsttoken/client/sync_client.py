@@ -56,6 +56,14 @@ class Client(BaseClient):
         request = operations_pb2.GetLoadRequest()
         return replies.load_of(self._call(self._connections.next().operations.GetLoad, request, timeout))
 
+    def load_engine(self, directory: str, *, timeout: float | None = None) -> ServerInfo:
+        """Have the server serve another engine, without a pause; for operators. ``directory`` is on its machine. What it serves then.
+
+        Raises ConflictError, and then nothing was changed, and CallErrors. A ``timeout`` does not stop the server's loading."""
+        request = operations_pb2.LoadEngineRequest(directory=directory)
+        self._call(self._connections.next().operations.LoadEngine, request, timeout)
+        return self.server_info(timeout=timeout)
+
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the server is ready to generate. Raises UnavailableError after ``timeout`` seconds, saying why not."""
         poll = ReadinessPoll(self._address, timeout)

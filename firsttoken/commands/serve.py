@@ -125,7 +125,10 @@ def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -
     from server.app import App  # after the load has begun: this imports for half a second
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        status = runner.run(App(config, loading, phases, None if link is None else link.trouble).run())
+        trouble = None if link is None else link.trouble
+        # A job of several ranks is made for one engine.
+        load = None if link is not None else _load_another
+        status = runner.run(App(config, loading, phases, trouble, load).run())
     if status or not loading.done():
         # A hung engine's thread may never end, and its library could wait for it while Python shuts down.
         if link is not None:
@@ -155,6 +158,21 @@ def _begin_loading(config: Config) -> tuple[Phases, Future[LoadedModel]]:
     loading = start_daemon(load, "loader")
     under_way.wait()  # importing two things at once only makes both late
     return phases, loading
+
+
+def _load_another(config: Config) -> Future[LoadedModel]:
+    """Begin to load an engine that is to take the place of the one that serves."""
+    from server.concurrency import start_daemon
+    from server.loading import load_model
+    from server.phases import Phases
+    from server.ranks.entry import is_trtllm
+
+    def load() -> LoadedModel:
+        if is_trtllm(config.engine.directory):
+            raise ValueError("an engine of TensorRT-LLM is a job of processes; start a server of its own for it")
+        return load_model(config, Phases())
+
+    return start_daemon(load, "loader")
 
 
 def _quieten_grpc() -> None:

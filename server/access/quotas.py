@@ -62,11 +62,13 @@ class Lease:
         self._over = False
 
     def reserve(self, tokens: int) -> None:
-        """Set aside what the request can use at most. Once. Raises OverloadedError, and InvalidRequestError where no waiting
+        """Set aside what the request can use at most, instead of what was set aside before. Raises OverloadedError, and InvalidRequestError where no waiting
         would help."""
         size = self.tenant.tokens_per_minute
         if size is None:
             return
+        self._meter.tokens.give_back(self._reserved, size)
+        self._reserved = 0
         if tokens > size:
             raise InvalidRequestError(
                 "max_tokens", f"prompt and outputs may come to {tokens} tokens, your limit is {size} per minute"

@@ -63,8 +63,7 @@ class Opener:
         self.parts = parts
         self.clock = clock
         self._quotas = quotas
-        self._leases: dict[int, Lease] = {}
-        """By request id, of open streams."""
+        self._open_streams: dict[Stream, tuple[StreamRegistry, Lease]] = {}
         self._readiness = readiness
         self._telemetry = telemetry
 
@@ -102,12 +101,14 @@ class Opener:
     ) -> Answer:
         if not is_warm_up:
             self._readiness.require_open()
-        parts = self.parts.get()
-        tenant = caller()
+        tenant, answer = caller(), None
         lease = self._quotas.enter(tenant)
         try:
-            checked = _bound(check(request, parts.limits, parts.info), request, tenant)
-            answer = await self._submit(parts, checked, context, arrival, lease, is_warm_up=is_warm_up)
+            while answer is None:
+                parts = self.parts.get()
+                checked = _bound(check(request, parts.limits, parts.info), request, tenant)
+                with parts.registry.expecting():
+                    answer = await self._submit(parts, checked, context, arrival, lease, is_warm_up=is_warm_up)
         except BaseException:
             lease.end(0)
             raise
@@ -123,7 +124,8 @@ class Opener:
         lease: Lease,
         *,
         is_warm_up: bool,
-    ) -> Answer:
+    ) -> Answer | None:
+        """None where another engine took the place of ``parts``' meanwhile: begin again with that one."""
         remaining = context.time_remaining()
         await parts.guides.read(checked.sampling.guide)
         ids = await parts.prompts.read(checked.prompt)
@@ -141,10 +143,12 @@ class Opener:
         )
         lease.reserve(len(final.prompt) + final.n * final.max_tokens)
         echo = await _echo(parts, checked, final) if checked.echo else None
-        texts = [_output_text(parts, checked, final) for _ in range(final.n)]
+        if self.parts.get() is not parts:
+            return None
+        texts = [output_text(parts, checked, final) for _ in range(final.n)]
         observer = Unobserved() if is_warm_up else None
         stream = parts.registry.open(final, texts, observer, public_id=checked.request_id)
-        self._leases[final.id] = lease
+        self._open_streams[stream] = parts.registry, lease
         return Answer(stream, echo)
 
     @contextlib.contextmanager
@@ -155,7 +159,8 @@ class Opener:
         """
         lease = self._quotas.enter(caller())
         try:
-            yield
+            with self.parts.get().registry.expecting():
+                yield
         finally:
             lease.end(0)
 
@@ -180,9 +185,10 @@ class Opener:
             stream.failure = stream.failure or InternalError("the stream's handler failed")
             raise
         finally:
-            self.parts.get().registry.close(stream, reason)
+            registry, lease = self._open_streams.pop(stream)
+            registry.close(stream, reason)
             outputs = sum(output.completion_tokens for output in stream.outputs)
-            self._leases.pop(stream.request.id).end(len(stream.request.prompt) + outputs)
+            lease.end(len(stream.request.prompt) + outputs)
 
 
 def _bound(checked: Checked, request: pb.GenerateRequest, tenant: Tenant) -> Checked:
@@ -196,7 +202,8 @@ def _bound(checked: Checked, request: pb.GenerateRequest, tenant: Tenant) -> Che
     )
 
 
-def _output_text(parts: GenerationParts, checked: Checked, request: GenerationRequest) -> OutputText:
+def output_text(parts: GenerationParts, checked: Checked, request: GenerationRequest) -> OutputText:
+    """The text stage of one output."""
     stops = () if checked.include_stop else request.stop_ids
     return OutputText(
         parts.tokenizer,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from protos.firsttoken.v1 import operations_pb2 as pb
 from protos.firsttoken.v1.operations_pb2_grpc import OperationsServicer
-from server.engine import Engine, StepRecord
-from server.errors import InvalidRequestError
+from server.engine import Engine, EngineInfo, StepRecord
+from server.errors import InvalidRequestError, NotOfferedError
 from server.readiness import Readiness, Slot
 from server.rpc.context import CallContext
 from server.rpc.limits import RequestLimits
@@ -24,6 +24,8 @@ class OperationsParts(msgspec.Struct, frozen=True):
     open_streams: Callable[[], int]
     abort: Callable[[str, str], bool]
     """(request id, why): ends a request; False where none is alive."""
+    swap: Callable[[str], Awaitable[EngineInfo]] | None = None
+    """Serve another directory; None where this server cannot."""
 
 
 class OperationsService(OperationsServicer):
@@ -53,6 +55,16 @@ class OperationsService(OperationsServicer):
             raise InvalidRequestError("request_id", "must not be empty")
         aborted = self._parts.get().abort(request.request_id, "the request was aborted by Operations.Abort")
         return pb.AbortResponse(aborted=aborted)
+
+    async def LoadEngine(self, request: pb.LoadEngineRequest, context: CallContext) -> pb.LoadEngineResponse:
+        if not request.directory:
+            raise InvalidRequestError("directory", "must not be empty")
+        self._readiness.require_open()
+        swap = self._parts.get().swap
+        if swap is None:
+            raise NotOfferedError("this server cannot swap its engine")
+        info = await swap(request.directory)
+        return pb.LoadEngineResponse(engine=info.kind, model=info.model, fingerprint=info.fingerprint)
 
     async def GetSteps(self, request: pb.GetStepsRequest, context: CallContext) -> pb.GetStepsResponse:
         if request.last < 0:

@@ -52,6 +52,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.gc_pauses = GcPauses()
         self.registry.register(self.gc_pauses)
+        self._engine = EngineCollector()
+        self.registry.register(self._engine)
+        self.cache_config = Info(
+            "firsttoken_cache_config", "The KV pool's shape: the gateway's.", registry=self.registry
+        )
         self.build = Info("firsttoken_build", "What serves.", registry=self.registry)
 
     def watch_server(self, ready: Callable[[], bool], streams: Callable[[], int]) -> None:
@@ -60,12 +65,10 @@ class Metrics:
         self._gauge("open_streams", "Generate streams open on the wire.").set_function(streams)
 
     def watch_engine(self, info: EngineInfo, stats: Callable[[], EngineStats], version: str) -> None:
-        """Report the engine's snapshot at each scrape. Once, when it is loaded."""
+        """Report the engine's snapshot at each scrape. When it is loaded, or swapped in."""
         self.build.info({"version": version, "engine": info.kind, "model": info.model, "fingerprint": info.fingerprint})
-        Info("firsttoken_cache_config", "The KV pool's shape: the gateway's.", registry=self.registry).info(
-            {"block_size": str(info.block_size), "num_gpu_blocks": str(info.block_count)}
-        )
-        self.registry.register(EngineCollector(stats))
+        self.cache_config.info({"block_size": str(info.block_size), "num_gpu_blocks": str(info.block_count)})
+        self._engine.stats = stats
 
     def render(self) -> bytes:
         """The text format of Prometheus."""
@@ -123,11 +126,14 @@ def kv_share(stats: EngineStats, blocks: int) -> float:
 class EngineCollector(Collector):
     """Turns one snapshot of the engine into metrics, whenever somebody scrapes."""
 
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
-        self._stats = stats
+    def __init__(self) -> None:
+        self.stats: Callable[[], EngineStats] | None = None
+        """Of the engine that serves; a swapped-in one begins to count at 0."""
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
+        if self.stats is None:
+            return
+        stats = self.stats()
         for gauge in _GAUGES:
             yield GaugeMetricFamily(f"firsttoken_{gauge.name}", gauge.help_text, value=gauge.read(stats))
         for counter in _COUNTERS:

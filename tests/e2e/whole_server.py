@@ -16,7 +16,7 @@ ENGINES = ("simulated", "simulated-executor")
 
 
 @contextlib.asynccontextmanager
-async def serving(engine: str, profile: str = "instant", **flags: object) -> AsyncIterator[tuple[App, GenerationStub]]:
+async def serving(engine: str, profile: str = "instant", **flags: Any) -> AsyncIterator[tuple[App, GenerationStub]]:
     async with started(load_model, engine__directory=f"{engine}:{profile}", **flags) as (app, channel, _):
         yield app, GenerationStub(channel)
         await until(lambda: not app._open_streams())

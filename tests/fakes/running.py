@@ -24,6 +24,7 @@ from server.config_sources import load_config
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import State
+from server.swap import Load
 from server.telemetry.logging import configure_logging
 from server.text.chat import ChatTemplate
 from server.text.tokenizer import TextTokenizer
@@ -80,7 +81,7 @@ def loaded(engine: FakeEngine, *, template: bool = True) -> LoadedModel:
 Loader = Callable[[Config, Phases], LoadedModel]
 
 
-def make_app(config: Config, load: Loader) -> App:
+def make_app(config: Config, load: Loader, another: Load | None = None) -> App:
     """As `firsttoken serve` does: loading begins at once, in a thread."""
     phases = Phases()
 
@@ -88,12 +89,12 @@ def make_app(config: Config, load: Loader) -> App:
         with phases.measure("load"):
             return load(config, phases)
 
-    return App(config, start_daemon(timed, "loader"), phases)
+    return App(config, start_daemon(timed, "loader"), phases, load=another)
 
 
 @contextlib.asynccontextmanager
 async def running(
-    engine: FakeEngine | None = None, *, template: bool = True, **flags: object
+    engine: FakeEngine | None = None, *, template: bool = True, another: Load | None = None, **flags: object
 ) -> AsyncIterator[Running]:
     """A ready server over a fake engine; it is stopped at the end."""
     engine = engine or FakeEngine()
@@ -101,17 +102,19 @@ async def running(
     def load(config: Config, phases: Phases) -> LoadedModel:
         return loaded(engine, template=template)
 
-    async with started(load, **flags) as (app, channel, over):
+    async with started(load, another=another, **flags) as (app, channel, over):
         yield Running(app, engine, channel, over)
 
 
 @contextlib.asynccontextmanager
-async def started(load: Loader, **flags: object) -> AsyncIterator[tuple[App, Any, asyncio.Task[int]]]:
+async def started(
+    load: Loader, *, another: Load | None = None, **flags: object
+) -> AsyncIterator[tuple[App, Any, asyncio.Task[int]]]:
     """A ready server over whatever ``load`` gives, with a channel to it and the task of its life."""
     config = configure(**flags)
     configure_logging(config.telemetry)
     try:
-        app = make_app(config, load)
+        app = make_app(config, load, another)
         over = asyncio.create_task(app.run())
         while not app.readiness.ready:
             if over.done():

@@ -34,6 +34,7 @@ def test_every_error_has_its_own_line_and_subclasses_come_first() -> None:
         (errors.UnknownModelError("no such model"), "NOT_FOUND"),
         (errors.UnauthenticatedError("who"), "UNAUTHENTICATED"),
         (errors.PermissionDeniedError("no"), "PERMISSION_DENIED"),
+        (errors.PreconditionError("not now"), "FAILED_PRECONDITION"),
         (errors.DuplicateRequestError("alive"), "ALREADY_EXISTS"),
         (errors.OverloadedError("full", reason="waiting", retry_after=1.5), "RESOURCE_EXHAUSTED"),
         (errors.DeadlineError("late"), "DEADLINE_EXCEEDED"),

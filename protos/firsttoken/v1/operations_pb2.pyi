@@ -187,3 +187,19 @@ class StepRow(_message.Message):
     blocks: int
     want: str
     def __init__(self, sequence: _Optional[int] = ..., new_tokens: _Optional[int] = ..., past: _Optional[int] = ..., blocks: _Optional[int] = ..., want: _Optional[str] = ...) -> None: ...
+
+class LoadEngineRequest(_message.Message):
+    __slots__ = ("directory",)
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+
+class LoadEngineResponse(_message.Message):
+    __slots__ = ("engine", "model", "fingerprint")
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    engine: str
+    model: str
+    fingerprint: str
+    def __init__(self, engine: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...

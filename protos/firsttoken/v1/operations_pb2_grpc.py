@@ -50,6 +50,11 @@ class OperationsStub:
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.SerializeToString,
                 response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.LoadEngine = channel.unary_unary(
+                '/firsttoken.v1.Operations/LoadEngine',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.LoadEngineRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.LoadEngineResponse.FromString,
+                _registered_method=True)
         self.GetSteps = channel.unary_unary(
                 '/firsttoken.v1.Operations/GetSteps',
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.SerializeToString,
@@ -82,6 +87,14 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadEngine(self, request, context):
+        """Serves another engine without a pause: it is checked, loaded and tried out beside the one that serves; then new requests move over, running
+        streams finish where they are, and the old engine closes. FAILED_PRECONDITION, and nothing changed, where that cannot be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSteps(self, request, context):
         """The engine's last steps, oldest first: lengths, places and times, never tokens. The same is left behind when the engine dies.
         """
@@ -106,6 +119,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.FromString,
                     response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.SerializeToString,
+            ),
+            'LoadEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadEngine,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.LoadEngineRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.LoadEngineResponse.SerializeToString,
             ),
             'GetSteps': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSteps,
@@ -195,6 +213,33 @@ class Operations:
             '/firsttoken.v1.Operations/Abort',
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortRequest.SerializeToString,
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/LoadEngine',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.LoadEngineRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.LoadEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,
