@@ -61,7 +61,8 @@ def _load_trtllm(directory: Path, config: Config) -> LoadedModel:
     from server.assembly import executor_engine
 
     manifest = read_manifest(directory, "trtllm")
-    executor = load(directory, manifest, executor_settings(config.engine))
+    settings = executor_settings(config.engine)
+    executor = load(directory, manifest, settings, stall_after=config.engine.stuck_after)
     return LoadedModel(executor_engine(executor, manifest, config), *_read_text_stage(directory, manifest))
 
 

@@ -41,6 +41,8 @@ CAPABILITIES = Capabilities(
 )
 SLICE = 0.25
 """Seconds of one wait inside the library: how long closing waits for the thread that awaits."""
+STALL = 60.0
+"""Seconds without a response or an iteration, while requests are inside, after which a rank hangs."""
 STATISTICS_AGE = 0.1
 """Seconds for which statistics are good: asking the library holds the interpreter's lock."""
 
@@ -70,11 +72,15 @@ class TrtllmExecutor:
         limits: ExecutorLimits,
         *,
         statistics_age: float = STATISTICS_AGE,
+        stall_after: float = STALL,
     ) -> None:
+        """``statistics_age``: seconds for which statistics are good. ``stall_after``: seconds without progress that mean a hang."""
         self._bindings = bindings
         self._native = native
         self._limits = limits
         self._statistics_age = statistics_age
+        self._stall_after = stall_after
+        self._progress_at = time.monotonic()
         self._lock = threading.Lock()
         self._awaiting = threading.Lock()
         self._open: dict[int, OpenRequest] = {}
@@ -99,6 +105,8 @@ class TrtllmExecutor:
             self._require_alive()
             self._check(requests)
             translated = [to_request(self._bindings, request, self._limits.vocab_size) for request in requests]
+            if not self._open:
+                self._progress_at = time.monotonic()
             for request in requests:
                 self._open[request.request] = OpenRequest(request, self._limits.block_size)
         # Outside the lock: a response may come before the call has returned its ids, and must not wait for them.
@@ -131,6 +139,7 @@ class TrtllmExecutor:
                     self._require_alive()
                 left = end - time.monotonic()
                 responses = self._await(min(max(left, 0.0), SLICE))
+                self._require_progress(responses)
                 if responses or left <= SLICE:
                     with self._lock:
                         return self._translate(responses)
@@ -138,8 +147,7 @@ class TrtllmExecutor:
     def stats(self) -> ExecutorStats:
         now = time.monotonic()
         if self._dead is None and now - self._figures_at >= self._statistics_age:
-            self._figures_at = now
-            self._figures.take(self._call(self._native.get_latest_iteration_stats))
+            self._refresh(now)
         with self._lock:
             figures, live = self._figures, len(self._open)
             queued = min(figures.queued, live)
@@ -222,6 +230,30 @@ class TrtllmExecutor:
                 del self._open[opened.request.request]
             translated += said
         return translated
+
+    def _refresh(self, now: float) -> bool:
+        """Ask for statistics. True where iterations have run since the last time."""
+        self._figures_at = now
+        iterations = self._call(self._native.get_latest_iteration_stats)
+        self._figures.take(iterations)
+        if iterations:
+            self._progress_at = now
+        return bool(iterations)
+
+    def _require_progress(self, responses: Sequence[Any]) -> None:
+        """case_K2: the library's wait times out in good health while a collective operation hangs on another rank.
+
+        Raises EngineDeadError. A long prompt gives no response for long, yet iterations.
+        """
+        now = time.monotonic()
+        if responses:
+            self._progress_at = now
+        elif self._open and now - self._progress_at > self._stall_after and not self._refresh(now):
+            self._dead = self._dead or (
+                f"no response and no iteration for {self._stall_after:g} s with {len(self._open)} requests inside: a rank hangs, often "
+                "in NCCL"
+            )
+            self._require_alive()
 
     def _await(self, seconds: float) -> list[Any]:
         """Holds no lock of ours, and inside the library not the interpreter's."""

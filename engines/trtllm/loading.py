@@ -12,7 +12,7 @@ from engines.contract import EngineDeadError, EngineLoadError, ExecutorLimits, E
 from engines.manifest import EngineManifest
 from engines.sampling.params import SamplingParams
 from engines.trtllm.causes import explain
-from engines.trtllm.executor import STATISTICS_AGE, TrtllmExecutor
+from engines.trtllm.executor import STALL, STATISTICS_AGE, TrtllmExecutor
 from engines.trtllm.native import Bindings, load_bindings
 from engines.trtllm.preflight import facts_of
 from engines.trtllm.probe import require_expected
@@ -23,12 +23,15 @@ FIRST_LIGHT = 120.0
 """Seconds for the first token of all: kernels are still being loaded."""
 
 
-def load(directory: Path, manifest: EngineManifest, settings: ExecutorSettings) -> TrtllmExecutor:
-    """The leader's executor, after a first token came out of it. Blocks for as long as weights take to load.
+def load(
+    directory: Path, manifest: EngineManifest, settings: ExecutorSettings, *, stall_after: float = STALL
+) -> TrtllmExecutor:
+    """The leader's executor, after a first token came out of it. Blocks for as long as weights take to load. ``stall_after``: seconds
+    without progress after which it counts as hung.
 
     Raises EngineLoadError, one sentence, with the library's own words where they are not understood.
     """
-    return load_with(_bindings(), directory, manifest, settings)
+    return load_with(_bindings(), directory, manifest, settings, stall_after=stall_after)
 
 
 def load_with(
@@ -38,6 +41,7 @@ def load_with(
     settings: ExecutorSettings,
     *,
     statistics_age: float = STATISTICS_AGE,
+    stall_after: float = STALL,
 ) -> TrtllmExecutor:
     """``load`` with a library that is imported already."""
     facts = facts_of(manifest, directory)
@@ -55,7 +59,8 @@ def load_with(
         max_context=facts.max_seq_len,
     )
     blocks = _first_light(TrtllmExecutor(bindings, native, limits, statistics_age=0.0))
-    return TrtllmExecutor(bindings, native, _with_blocks(limits, blocks), statistics_age=statistics_age)
+    true_limits = _with_blocks(limits, blocks)
+    return TrtllmExecutor(bindings, native, true_limits, statistics_age=statistics_age, stall_after=stall_after)
 
 
 def follow(directory: Path, manifest: EngineManifest, settings: ExecutorSettings, loaded: Callable[[], object]) -> None:

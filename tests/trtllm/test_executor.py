@@ -46,6 +46,7 @@ class ScriptedNative:
         self.cancelled: list[int] = []
         self.refuses: Exception | None = None
         self.alive = True
+        self.iterates = False
         self.entered, self.go = threading.Event(), threading.Event()
         self.go.set()
 
@@ -66,7 +67,7 @@ class ScriptedNative:
         self.cancelled.append(id)
 
     def get_latest_iteration_stats(self) -> list[Any]:
-        return []
+        return [fake.IterationStats(iter=1, num_queued_requests=0, kv_cache_stats=None)] if self.iterates else []
 
     def can_enqueue_requests(self) -> bool:
         return self.alive
@@ -172,3 +173,20 @@ def test_death_amid_streams_is_told_to_everybody() -> None:
         with pytest.raises(EngineDeadError):
             call()
     executor.close()
+
+
+def test_a_hang_inside_the_library_is_noticed_though_its_waits_end_case_k2_b8() -> None:
+    native = ScriptedNative()
+    executor = TrtllmExecutor(fake, native, LIMITS, stall_after=0.05)
+    time.sleep(0.1)
+    assert executor.await_responses(0.1) == [], "idle is no hang"
+    executor.enqueue([asked()])
+    native.iterates = True
+    time.sleep(0.1)
+    assert executor.await_responses(0.1) == [], "a long prompt gives iterations and no response"
+    native.iterates = False
+    time.sleep(0.1)
+    with pytest.raises(
+        EngineDeadError, match=r"no response and no iteration for 0\.05 s with 1 requests inside: a rank hangs"
+    ):
+        executor.await_responses(1.0)
