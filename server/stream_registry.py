@@ -81,7 +81,7 @@ class StreamRegistry:
         public_id = public_id or f"{self._epoch}-{request.id:x}"
         name = (request.tenant, public_id)
         if self._is_alive(name):
-            raise DuplicateRequestError(f"request_id: a request {public_id!r} is alive")
+            raise DuplicateRequestError(f"a request {public_id!r} is alive")
         outputs = [SequenceOutput(index, text) for index, text in enumerate(texts)]
         stream = Stream(
             request,

@@ -44,10 +44,7 @@ class InferCalls:
     ) -> wire.ModelInferResponse:
         """One response for the whole request. ``let_in`` hears its id before it is run."""
         async with self._counted(request) as tally:
-            asked = self._translate(request)
-            if asked.streaming:
-                name = "stream" if asked.kind == "text" else "streaming"
-                raise InvalidRequestError(name, "must be false in ModelInfer; ModelStreamInfer streams")
+            asked = self._translate(request, may_stream=False)
             if asked.stop:
                 return self._stop(asked)
             answer = await self._open(asked, context, tally)
@@ -58,7 +55,7 @@ class InferCalls:
     async def stream(self, request: wire.ModelInferRequest, context: CallContext, send: Send) -> None:
         """Any number of responses, the last one marked final. A request that was stopped by its id ends well, as cancelled."""
         async with self._counted(request) as tally:
-            asked = self._translate(request)
+            asked = self._translate(request, may_stream=True)
             if asked.stop:
                 await send(self._stop(asked), None)
                 return
@@ -74,12 +71,15 @@ class InferCalls:
 
     # ------------------------------------------------------------------ parts
 
-    def _translate(self, request: wire.ModelInferRequest) -> Translated:
+    def _translate(self, request: wire.ModelInferRequest, *, may_stream: bool) -> Translated:
         try:
-            return translate(request, self._models, self._opener.parts.get().info)
+            asked = translate(request, self._models, self._opener.parts.get().info)
+            if not may_stream:
+                _require_whole(asked)
         except ServerError as error:
             self._opener.refuse(error)
             raise
+        return asked
 
     async def _open(self, asked: Translated, context: CallContext, tally: _Tally) -> Answer:
         try:
@@ -137,6 +137,12 @@ class InferCalls:
                 self._statistics.failed(request.model_name, tally.arrival)
             elif tally.stream is not None:
                 self._statistics.succeeded(request.model_name, tally.stream, tally.opened)
+
+
+def _require_whole(asked: Translated) -> None:
+    if asked.streaming:
+        name = "stream" if asked.kind == "text" else "streaming"
+        raise InvalidRequestError(name, "must be false in ModelInfer; ModelStreamInfer streams")
 
 
 class _Gathered:
