@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -115,6 +116,7 @@ def configure(config: Config) -> None:
 
 def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -> int:
     """Serve in this process until told to stop. ``link``: to the supervisor of the job whose leader this is."""
+    signal.signal(signal.SIGTERM, _end_at_once)
     configure(config)
     _quieten_grpc()
     phases, loading = _begin_loading(config)
@@ -137,6 +139,11 @@ def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def _end_at_once(number: int, _: object) -> None:
+    """SIGTERM before the server takes signals over. It would end any process but a container's first, where what nobody handles is lost."""
+    os._exit(128 + number)
 
 
 def _begin_loading(config: Config) -> tuple[Phases, Future[LoadedModel]]:

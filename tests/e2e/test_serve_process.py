@@ -16,6 +16,15 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from tests.e2e.process import ROOT, serve_command, served
 
+NEVER_LOADED = """
+import sys, time, server.loading
+def load_model(config, phases, under_way):
+    print("loading", flush=True)
+    time.sleep(600)
+server.loading.load_model = load_model
+from firsttoken.commands.serve import run_raw
+sys.exit(run_raw(["simulated:instant", "--grpc.port", "0", "--http.port", "0"]))
+"""
 CLIENT = """
 import sys, grpc
 from protos.firsttoken.v1 import generation_pb2 as pb
@@ -72,6 +81,15 @@ def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(signals: int, 
             assert call.code() is grpc.StatusCode.UNAVAILABLE
         assert server.process.wait(20) == status
         assert server.log()[-1]["event"] == "stopped"
+
+
+def test_sigterm_is_handled_before_there_is_a_server() -> None:
+    """A container's first process would not even be ended by one that it does not handle."""
+    with subprocess.Popen([sys.executable, "-c", NEVER_LOADED], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"loading\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
 
 
 def test_the_effective_settings_are_printed_with_their_sources() -> None:
