@@ -46,9 +46,15 @@ def line(message: FromRank | ToRank) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
+_from_rank: msgspec.json.Decoder[FromRank] = msgspec.json.Decoder(FromRank)
+_to_rank: msgspec.json.Decoder[ToRank] = msgspec.json.Decoder(ToRank)
+
+
 def from_rank(text: bytes) -> FromRank:
-    return msgspec.json.decode(text, type=FromRank)  # type: ignore[arg-type, no-any-return, unused-ignore]
+    """Raises msgspec.DecodeError."""
+    return _from_rank.decode(text)
 
 
 def to_rank(text: bytes) -> ToRank:
-    return msgspec.json.decode(text, type=ToRank)  # type: ignore[arg-type, no-any-return, unused-ignore]
+    """Raises msgspec.DecodeError."""
+    return _to_rank.decode(text)

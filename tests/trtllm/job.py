@@ -85,7 +85,13 @@ def wait_for(condition: Callable[[], bool], seconds: float, why: Callable[[], st
 
 
 @contextlib.contextmanager
-def job(*arguments: str, step: float = 0.02, hanging_rank: int | None = None, ready: bool = True) -> Iterator[Job]:
+def job(
+    *arguments: str,
+    step: float = 0.02,
+    hanging_rank: int | None = None,
+    fails_with: str | None = None,
+    ready: bool = True,
+) -> Iterator[Job]:
     """A served engine of two ranks, ready unless told otherwise; whatever is left is killed at the end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -95,6 +101,8 @@ def job(*arguments: str, step: float = 0.02, hanging_rank: int | None = None, re
         told = environment(folder)
         if hanging_rank is not None:
             told["FAKE_TENSORRT_LLM_HANGS_AT_LOADING"] = str(hanging_rank)
+        if fails_with is not None:
+            told["FAKE_TENSORRT_LLM_FAILS_WITH"] = fails_with
         flags = ["--grpc.port", "0", "--http.port", "0", "--telemetry.log_format", "json", *arguments]
         command = serve_command(str(folder / "engine"), *flags)
         log_path = folder / "log"

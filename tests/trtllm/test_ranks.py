@@ -128,3 +128,17 @@ def test_a_stop_while_ranks_still_load_is_orderly() -> None:
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(20) == 0
         running.wait_until_gone(5)
+
+
+def test_a_load_that_fails_ends_the_job_with_what_the_log_means_case_a1_a2_a3() -> None:
+    said = (
+        "[TRT] [E] IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error (The engine plan file is generated on an incompatible "
+        "device, expecting compute 8.9 got compute 9.0, please rebuild.)"
+    )
+    with job(fails_with=said, ready=False) as running:
+        assert running.process.wait(40) == 1
+        (meaning,) = [line for line in running.log() if line["event"] == "what it means"]
+        assert "compiled for GPUs of compute capability 8.9, this GPU has 9.0" in str(meaning["cause"])
+        assert "`firsttoken rebuild`" in str(meaning["cause"])
+        assert said in running.log_path.read_text(), "the ranks' own words are passed on"
+        running.wait_until_gone(5)

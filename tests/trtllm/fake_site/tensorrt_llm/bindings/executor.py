@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -329,6 +330,11 @@ class Executor:
             )
         if os.environ.get("FAKE_TENSORRT_LLM_HANGS_AT_LOADING") == str(self._ranks.rank):
             self._ranks.hang()
+        if (line := os.environ.get("FAKE_TENSORRT_LLM_FAILS_WITH")) is not None:
+            sys.stderr.write(f"{line}\n")  # as the real one: the line that tells goes to the log ...
+            raise RuntimeError(
+                "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine"
+            )  # ... not here
         self._ranks.meet()
         self._engine = FakeEngine(Path(model_path), document, executor_config) if self._ranks.rank == 0 else None
 
