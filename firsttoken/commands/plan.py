@@ -20,6 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     from loadtest.options import add_workload_options
 
+    _add_subject(parser)
+    _add_promise(parser)
+    _add_replica(parser)
+    parser.add_argument("--json", action="store_true", help="print the plan as a JSON object")
+    parser.add_argument("--config-out", type=Path, metavar="FILE", help="write the server's configuration (TOML)")
+    add_workload_options(parser)
+
+
+def _add_subject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", type=Path, help="a Hugging Face config.json, a checkpoint's directory, or an engine's"
     )
@@ -35,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan for one of the simulator's engines instead: embedded, h100-8b-tp1, ... or a JSON file",
     )
     parser.add_argument("--no-check", action="store_true", help="leave out the check by the simulator")
+
+
+def _add_promise(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo",
         default="chat",
@@ -51,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of each replica that stays free: 0.3 to 0.5 (%(default)s)",
     )
+
+
+def _add_replica(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         choices=("bf16", "fp16", "fp8", "int8", "int4"),
@@ -74,9 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of a device's memory that can be counted on (%(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print the plan as a JSON object")
-    parser.add_argument("--config-out", type=Path, metavar="FILE", help="write the server's configuration (TOML)")
-    add_workload_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
