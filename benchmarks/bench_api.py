@@ -1,7 +1,8 @@
 """What the API costs and withstands, on simulated engines.
 
 Token path: 64 streams of a server whose steps take 10 ms, and the same messages from a bare gRPC server, in turn; processor time of
-each server's process over the messages that came, medians of interleaved rounds. The server's own time includes its simulated engine.
+each server's process over the messages that came, medians of interleaved rounds. The engine's thread is left out (the busiest beside the
+event loop's): nearly all of it is the simulated model, which stands for a real one, and `planning` bounds the rest, 1.6 us a message.
 Guides: 16 streams held to a JSON schema against 16 free ones of the same engine. Fuzz: 20,000 wild requests on both wires.
 """
 
@@ -45,13 +46,13 @@ def token_path() -> list[Figure]:
     with bare() as (address, process), serving("simulated:steady", "--telemetry.log_requests", "false") as server:
         ours, theirs = [], []
         for _ in range(ROUNDS):
-            theirs.append(cost(address, process, [free(number, TOKENS) for number in range(STREAMS)]))
-            ours.append(cost(server.address, server.process, [free(number, TOKENS) for number in range(STREAMS)]))
+            theirs.append(path_cost(address, process, [free(number, TOKENS) for number in range(STREAMS)]))
+            ours.append(path_cost(server.address, server.process, [free(number, TOKENS) for number in range(STREAMS)]))
     per_message, floor = median(ours), median(theirs)
     return [
         at_most(
-            f"server processor time per token message at {STREAMS} streams, over a bare gRPC stream's "
-            f"({floor * 1e6:.0f} us)",
+            f"server processor time per token message at {STREAMS} streams, the model's apart, over a bare gRPC "
+            f"stream's ({floor * 1e6:.0f} us)",
             2.0,
             per_message / floor,
             "x",
@@ -105,12 +106,29 @@ def constrained(number: int, tokens: int) -> pb.GenerateRequest:
 
 
 def cost(address: str, process: int, requests: Sequence[pb.GenerateRequest]) -> float:
-    """Processor seconds of the server per message, all requests at once."""
-    server = psutil.Process(process)
-    before = server.cpu_times()
+    """Processor seconds of the whole server per message, all requests at once."""
+    return sum(thread_costs(address, process, requests).values())
+
+
+def path_cost(address: str, process: int, requests: Sequence[pb.GenerateRequest]) -> float:
+    """The same without the engine's thread, where there is one."""
+    costs = thread_costs(address, process, requests)
+    loop = costs.pop(process)
+    others = sorted(costs.values())
+    has_engine = bool(others) and others[-1] > loop / 4
+    return loop + sum(others[:-1] if has_engine else others)
+
+
+def thread_costs(address: str, process: int, requests: Sequence[pb.GenerateRequest]) -> dict[int, float]:
+    """Processor seconds per message by thread; the event loop's has the process's own id."""
+    before = _thread_seconds(process)
     messages = asyncio.run(_count(address, requests))
-    after = server.cpu_times()
-    return (after.user + after.system - before.user - before.system) / messages
+    after = _thread_seconds(process)
+    return {thread: (seconds - before.get(thread, 0.0)) / messages for thread, seconds in after.items()}
+
+
+def _thread_seconds(process: int) -> dict[int, float]:
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process(process).threads()}
 
 
 async def _count(address: str, requests: Sequence[pb.GenerateRequest]) -> int:
