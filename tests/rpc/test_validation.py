@@ -240,6 +240,23 @@ def test_an_executor_is_not_asked_for_more_blocks_than_it_has() -> None:
         checked.build([1] * 10, LIMITS, reserving, request_id=1, arrival=0.0, deadline=None)
 
 
+def test_what_an_executor_does_not_offer_is_refused_by_name() -> None:
+    """Guides of a dialect that its library does not have, and log-probabilities that it does not tell."""
+    offered = msgspec.structs.replace(
+        INFO.capabilities, masks=True, guides=("json_schema", "regex", "choice"), top_logprobs=0
+    )
+    executor = msgspec.structs.replace(INFO, capabilities=offered)
+    limits = request_limits(configure(), executor)
+    with pytest.raises(
+        InvalidRequestError, match=r"guide\.grammar: this engine's guides are json_schema, regex, choice"
+    ):
+        check(request(guide=pb.Guide(grammar="start: /a/")), limits, executor)
+    assert check(request(guide=pb.Guide(regex="a")), limits, executor).sampling.guide is not None
+    with pytest.raises(InvalidRequestError, match=r"logprobs\.top.*from 0 to 0.*it is 3"):
+        check(request(logprobs=pb.Logprobs(top=3)), limits, executor)
+    assert check(request(logprobs=pb.Logprobs(top=0)), limits, executor).sampling.logprobs == 0
+
+
 @pytest.mark.parametrize("stop", [["\ud7ff"], ["x" * 1024], ["a", "b"] * 8])
 def test_stop_strings_at_their_limits_are_accepted(stop: list[str]) -> None:
     assert check(request(stop=pb.Stop(strings=stop)), LIMITS, INFO).stop_strings.firsts == {
