@@ -63,7 +63,14 @@ def _load_trtllm(directory: Path, config: Config) -> LoadedModel:
     manifest = read_manifest(directory, "trtllm")
     settings = executor_settings(config.engine)
     executor = load(directory, manifest, settings, stall_after=config.engine.stuck_after)
-    return LoadedModel(executor_engine(executor, manifest, config), *_read_text_stage(directory, manifest))
+    # The library masks; ours only compiles, so that a broken guide is refused by name before it goes there.
+    guides = _guides(
+        lambda: (directory / TOKENIZER_NAME).read_text(encoding="utf-8"),
+        manifest.model.vocab_size,
+        manifest.tokenizer.end_ids,
+        config,
+    )
+    return LoadedModel(executor_engine(executor, manifest, config), *_read_text_stage(directory, manifest), guides)
 
 
 def _load_simulated(profile: str, config: Config, *, executor: bool) -> LoadedModel:

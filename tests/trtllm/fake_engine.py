@@ -168,6 +168,8 @@ def _ours(number: int, request: Any) -> ExecutorRequest:
         min_p=sampling.min_p or 0.0,
         seed=sampling.seed,
     )
+    if request.guided_decoding_params is not None and request.guided_decoding_params.guide == "unsupported":
+        raise RuntimeError("[TensorRT-LLM][ERROR] xgrammar: unsupported pattern")
     allotted = request.allotted_time_ms
     return ExecutorRequest(
         request=number,

@@ -130,6 +130,29 @@ def test_a_stop_while_ranks_still_load_is_orderly() -> None:
         running.wait_until_gone(5)
 
 
+def test_what_the_engine_does_not_offer_and_what_its_library_refuses_cost_nobody_else_anything_case_m6() -> None:
+    """Through the whole server: by name where it is known beforehand; an error for that request alone where only the library knows."""
+    cases = [
+        (pb.Guide(grammar='start: "a"'), "INVALID_ARGUMENT", "guide.grammar: this engine's guides are"),
+        (pb.Guide(json_schema='{"type": "nonsense"}'), "INVALID_ARGUMENT", "guide.json_schema"),
+        (pb.Guide(regex="unsupported"), "UNAVAILABLE", ""),
+        (pb.Guide(regex="[a-z]+"), "OK", ""),
+    ]
+    with job() as running, grpc.insecure_channel(running.target) as channel:
+        for guide, code, words in cases:
+            call = GenerationStub(channel).Generate(
+                pb.GenerateRequest(prompt=pb.Prompt(text="Say"), max_tokens=4, guide=guide)
+            )
+            try:
+                list(call)
+            except grpc.RpcError:
+                assert words in call.details()
+            assert call.code().name == code, guide
+        assert running.process.poll() is None
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
+
+
 def test_a_load_that_fails_ends_the_job_with_what_the_log_means_case_a1_a2_a3() -> None:
     said = (
         "[TRT] [E] IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error (The engine plan file is generated on an incompatible "
