@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 
 from protos.firsttoken.v1 import generation_pb2 as pb
 from server.engine import FinishReason
+from server.text.tokenizer_pool import TokenizerPool
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, request, running, until
 
@@ -100,14 +101,24 @@ async def test_overload_tells_when_to_come_back_case_E8() -> None:
         await collect(server.generation.Generate(request(max_tokens=1)))
 
 
-async def test_prompts_that_wait_for_the_tokenizer_are_bounded_by_bytes() -> None:
+async def test_prompts_that_wait_for_the_tokenizer_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, encode = asyncio.Event(), TokenizerPool.encode
+
+    async def encode_later(pool: TokenizerPool, text: str) -> list[int]:
+        await busy.wait()
+        return await encode(pool, text)
+
     async with running(admission__max_tokenizing_bytes=4096) as server:
-        calls = [server.generation.Tokenize(pb.TokenizeRequest(prompt=pb.Prompt(text="x" * 3000))) for _ in range(5)]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        refused = [result for result in results if isinstance(result, grpc.aio.AioRpcError)]
-        assert 1 <= len(refused) <= 4
-        assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert "admission.max_tokenizing_bytes" in refused[0].details()
+        monkeypatch.setattr(TokenizerPool, "encode", encode_later)
+        prompt = pb.TokenizeRequest(prompt=pb.Prompt(text="x" * 3000))
+        calls = [server.generation.Tokenize(prompt) for _ in range(5)]
+        await until(lambda: sum(call.done() for call in calls) == 4)
+        refused = [call for call in calls if call.done()]
+        (let_in,) = (call for call in calls if not call.done())
+        assert {await call.code() for call in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert "admission.max_tokenizing_bytes" in await refused[0].details()
+        busy.set()
+        assert len((await let_in).ids) == 3000
         await server.generation.Tokenize(pb.TokenizeRequest(prompt=pb.Prompt(text="x" * 5000)))  # alone, it is let in
 
 
