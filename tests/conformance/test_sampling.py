@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 
 import pytest
 
@@ -135,3 +136,44 @@ def test_draws_do_not_depend_on_batch_mates(case: RunnerCase, driver: Driver) ->
         driver.close(story)
     for prompt, tokens in zip(prompts, said, strict=True):
         assert_same_tokens(case, driver.generate_alone(prompt, 8, WARM), tokens)
+
+
+SHAPED = SamplingParams(temperature=0.8, seed=3, frequency_penalty=1.0, repetition_penalty=1.2, no_repeat_ngram=2)
+
+
+def test_penalties_and_bans_do_not_depend_on_batch_mates(case: RunnerCase, driver: Driver) -> None:
+    prompts = [make_text(driver, 9 + at, seed=at) for at in range(3)]
+    stories = [driver.open(prompt, how) for prompt, how in zip(prompts, (SHAPED, WARM, SHAPED), strict=True)]
+    said: list[list[int]] = [[] for _ in prompts]
+    for _ in range(8):
+        rows = [driver.row(s, None if said[at] else prompts[at], Sample()) for at, s in enumerate(stories)]
+        for at, output in enumerate(driver.step(*zip(stories, rows, strict=True))):
+            said[at] += output.tokens
+    for story in stories:
+        driver.close(story)
+    for at in (0, 2):
+        assert_same_tokens(case, driver.generate_alone(prompts[at], 8, SHAPED), said[at])
+        pairs = list(pairwise([*prompts[at], *said[at]]))[len(prompts[at]) - 1 :]
+        assert len(set(pairs)) == len(pairs)
+
+
+def test_where_bans_leave_nothing_that_sequence_alone_gets_no_token(case: RunnerCase, driver: Driver) -> None:
+    everything = tuple((token, -100.0) for token in range(driver.runner.limits.vocab_size))
+    prompt = make_text(driver, 12, seed=1)
+    stuck = driver.open(prompt, SamplingParams(logit_bias=everything, logprobs=1))
+    free = driver.open(prompt)
+    moves = [(story, driver.row(story, prompt, Sample())) for story in (stuck, free)]
+    nothing, something = driver.step(*moves)
+    assert (nothing.tokens, nothing.logprobs, nothing.top) == ((), (), ())
+    assert len(something.tokens) == 1
+    driver.close(stuck)
+    driver.close(free)
+
+
+def test_an_early_end_cannot_be_drawn_and_a_biased_token_is(case: RunnerCase, driver: Driver) -> None:
+    prompt = make_text(driver, 12, seed=2)
+    wanted = driver.runner.limits.vocab_size - 1
+    eager = SamplingParams(logit_bias=((wanted, 100.0),), min_tokens=3, ending_ids=(wanted,))
+    said = driver.generate_alone(prompt, 5, eager)
+    assert wanted not in said[:3]
+    assert said[3:] == [wanted, wanted]
