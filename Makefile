@@ -52,6 +52,9 @@ race: .venv/.development ## firsttoken beside other servers on this machine, 1 t
 	$(BIN)/firsttoken build --output $(ENGINE)
 	$(BIN)/python -m loadtest.race.run $(ENGINE) $(if $(QUICK),--quick) $(ARGS)
 
+chaos: .venv/.development ## everything that goes wrong at once, against a real server, for SECONDS (default 120); every law checked
+	$(BIN)/python -m tests.chaos.soak --seconds $(or $(SECONDS),120) $(ARGS)
+
 proto: .venv/.development ## generate the protocol's modules
 	$(BIN)/python -m protos.generate
 
@@ -72,4 +75,4 @@ clean: ## remove the environment, the engines and the caches
 	rm -rf .venv engine-cache artifacts .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help serve test lint bench figures seeds proto smoke race image-check gpu-check check-all clean
+.PHONY: help serve test lint bench figures seeds chaos proto smoke race image-check gpu-check check-all clean

@@ -93,7 +93,8 @@ class App:
         with self._signals():
             self._heed_trouble()
             self._phases.since_exec("import")
-            self._warn_if_open()
+            for exposure in self._config.exposures():
+                log.warning("exposed", why=exposure)
             try:
                 with self._phases.measure("ports"):
                     await self._open_ports()  # a signal waits for it: a port that is half open could not be closed
@@ -217,7 +218,8 @@ class App:
         self._servings.end_all(why, abandon=self._failure is not None)
         await at_most(LAST_WORDS, self._servings.idle())
         if self._grpc is not None:
-            await self._grpc.stop(0.2)
+            # Until the last status is out: cut off, it would read CANCELLED.
+            await self._grpc.stop(0.2 if self._failure or self._hurry.is_set() else LAST_WORDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -266,10 +268,6 @@ class App:
         self._stop.set()
 
     # ------------------------------------------------------------------ small parts
-
-    def _warn_if_open(self) -> None:
-        for exposure in self._config.exposures():
-            log.warning("exposed", why=exposure)
 
     def _open_streams(self) -> int:
         return self._servings.readers

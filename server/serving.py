@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -146,4 +147,6 @@ class Servings:
     async def _retire(self, serving: Serving) -> None:
         await serving.retire(self._patience)
         del self._retiring[serving]
+        # A whole engine has just become garbage; left to itself, Python looks at what is old only rarely.
+        gc.collect()
         log.info("the engine before is closed", model=serving.engine.info.model)
