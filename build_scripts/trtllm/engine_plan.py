@@ -11,7 +11,7 @@ from build_scripts.errors import UnsupportedError
 from build_scripts.hf_checkpoint import read_json
 from build_scripts.hf_description import describe_config
 from build_scripts.target_device import TargetDevice, check_capability
-from build_scripts.trtllm.bill import RankBill
+from build_scripts.trtllm.bill import draw_up
 from build_scripts.trtllm.build import CheckpointRequest
 from build_scripts.trtllm.config import Quantisation, attention_windows
 from build_scripts.trtllm.convert import Conversion, plan_conversion
@@ -22,7 +22,6 @@ from build_scripts.trtllm.limits import (
     Profile,
     choose_limits,
     engine_bill,
-    rank_bills,
 )
 from build_scripts.trtllm.options import build_command, build_options
 from build_scripts.trtllm.recipe import FloatRecipe, Recipe
@@ -78,7 +77,7 @@ def plan_engine(
 ) -> EnginePlan:
     """Raises UnsupportedError, both numbers named, for what the model or the device cannot do."""
     check_capability(wish.device, conversion.quantisation.quant_algo)
-    ranks: tuple[RankBill, ...] = rank_bills(conversion, recipe)
+    ranks = draw_up(conversion, recipe).ranks
     limits = choose_limits(conversion, ranks, wish.device, wish.profile, wish.limits)
     bill = engine_bill(conversion, ranks, wish.device, limits)
     return EnginePlan(name, conversion, wish.device, wish.profile, limits, bill, checkpoint, output)

@@ -10,7 +10,6 @@ from build_scripts.target_device import TargetDevice
 from build_scripts.trtllm.bill import TOKENS_PER_BLOCK, RankBill, workspace
 from build_scripts.trtllm.config import served_context
 from build_scripts.trtllm.convert import Conversion
-from build_scripts.trtllm.recipe import Recipe
 
 Profile: TypeAlias = Literal["latency", "throughput"]
 
@@ -119,9 +118,3 @@ def _require_room(bill: EngineBill, limits: EngineLimits, device: TargetDevice, 
             f"{limits.max_seq_len} needs {limits.max_seq_len * bill.kv_per_token / 1e9:.1f} GB: use a greater --tp (now {tp}), a "
             "smaller --max-seq-len or --max-num-tokens, or quantised weights"
         )
-
-
-def rank_bills(conversion: Conversion, recipe: Recipe) -> tuple[RankBill, ...]:
-    from build_scripts.trtllm.bill import draw_up
-
-    return draw_up(conversion, recipe).ranks
