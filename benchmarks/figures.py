@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.figure import Figure
 
-MODULES = ("fidelity", "isolation", "startup", "overhead", "prefix", "planning", "load_client", "api")
+MODULES = ("fidelity", "isolation", "startup", "overhead", "prefix", "planning", "load_client", "api", "operating")
 
 
 def main() -> int:
