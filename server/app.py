@@ -71,6 +71,7 @@ class App:
         self._generation: Slot[GenerationParts] = Slot()
         self._operations: Slot[OperationsParts] = Slot()
         self._inference: Slot[InferenceParts] = Slot()
+        self._statistics = Statistics()
         self._gate: Gate | None = None
         self._grpc: GrpcPort | None = None
         self._http: HttpPort | None = None
@@ -179,7 +180,8 @@ class App:
         swap = None if self._swap is None else self._swap.to
         self._operations.fill(OperationsParts(engine, serving.limits, self._open_streams, serving.registry.abort, swap))
         models = ModelBook(engine.info.model)
-        self._inference.fill(InferenceParts(models, Statistics(list(models.kinds)), engine.stats))
+        self._statistics.serve(models.kinds)
+        self._inference.fill(InferenceParts(models, self._statistics, engine.stats))
 
     async def _warm_up(self) -> None:
         lifecycle, grpc_port, gate = self._config.lifecycle, self._grpc, self._gate

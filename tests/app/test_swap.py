@@ -16,6 +16,8 @@ from engines.contract import EngineLoadError
 from firsttoken.client import AsyncClient, ConflictError
 from protos.firsttoken.v1 import operations_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
+from protos.inference import grpc_service_pb2 as wire
+from protos.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from server.concurrency import start_daemon
 from server.config import Config
 from server.loading import LoadedModel, load_model
@@ -216,3 +218,17 @@ async def test_real_engines_swap_and_nothing_of_one_that_served_between_is_kept(
         gc.collect()
         assert second is not None
         assert second() is None  # neither a task nor a metric keeps it
+
+
+async def test_the_triton_wires_counters_grow_through_a_swap() -> None:
+    async with running(FakeEngine(OLD), another=gives(FakeEngine(NEW))) as server:
+        inference = GRPCInferenceServiceStub(server.channel)
+        ask = wire.ModelInferRequest(model_name="ensemble")
+        ask.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"Hi")
+        ask.inputs.add(name="max_tokens", datatype="INT32", shape=[1]).contents.int_contents.append(20)
+        await inference.ModelInfer(ask)
+        await swap(server)
+        answer = await inference.ModelInfer(ask)
+        assert answer.raw_output_contents[0][4:].decode() == "Hi" + said(NEW, 20)
+        (statistics,) = (await inference.ModelStatistics(wire.ModelStatisticsRequest(name="ensemble"))).model_stats
+        assert statistics.inference_count == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from protos.inference import grpc_service_pb2 as wire
@@ -40,9 +40,14 @@ class _Model:
 class Statistics:
     """Event loop only."""
 
-    def __init__(self, names: list[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._models = {name: _Model() for name in names}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._models: dict[str, _Model] = {}
         self._clock = clock
+
+    def serve(self, names: Iterable[str]) -> None:
+        """These are the models from now on; what is known of one stays, so that counters grow through a swap of engines."""
+        for name in names:
+            self._models.setdefault(name, _Model())
 
     def succeeded(self, name: str, stream: Stream, opened: float) -> None:
         """``opened``: when the request was handed to the engine."""
