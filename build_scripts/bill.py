@@ -89,7 +89,7 @@ def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice) -
     held = sum(held_bytes(shape, kind, choice.activations) for shape, kind in stored)
     loaded = weights + held + RUNTIME_BYTES
     reading = weights + 4 * max(sizes.values()) + BUILD_OVERHEAD_BYTES
-    probed = verification_blocks(decoder) * BLOCK_SIZE * per_token[choice.kv_cache]
+    probed = verification_blocks(decoder.static_context) * BLOCK_SIZE * per_token[choice.kv_cache]
     verifying = loaded + workspace + probed + BUILD_OVERHEAD_BYTES
     return Bill(
         weights=weights,
@@ -142,9 +142,9 @@ def kv_bytes_per_token(shape: KvShape, precision: str) -> int:
     return 2 * heads * size * (4 if precision == "f32" else 2)
 
 
-def verification_blocks(decoder: Decoder) -> int:
+def verification_blocks(max_context: int) -> int:
     """Blocks that verification and the step profile ask of the runner."""
-    return 32 + 2 * math.ceil(min(decoder.static_context, 1024) / BLOCK_SIZE) + 64
+    return 32 + 2 * math.ceil(min(max_context, 1024) / BLOCK_SIZE) + 64
 
 
 def _workspace(decoder: Decoder) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -14,35 +12,25 @@ from pathlib import Path
 import msgspec
 import openvino as ov
 
-import engines.openvino
 from build_scripts import graph, publish
-from build_scripts.bill import Bill, draw_up, verification_blocks
+from build_scripts.bill import Bill, draw_up
 from build_scripts.checkpoint import Checkpoint, default_weights, open_checkpoint
 from build_scripts.decoder import Decoder
-from build_scripts.description import provisional_manifest, with_findings
-from build_scripts.driver import Driver
-from build_scripts.errors import PublishError, VerificationError
+from build_scripts.description import provisional_manifest
+from build_scripts.errors import PublishError
 from build_scripts.golden.reference import Golden, find_golden, own_golden
 from build_scripts.host import require_room
 from build_scripts.inspection import is_intact
 from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint
-from build_scripts.profile import machine, measure_profile
-from build_scripts.progress import Advance, Reporter
+from build_scripts.profile import machine
+from build_scripts.progress import Reporter
+from build_scripts.proof import PROBE_TEXT, proof_stands, prove, standing_engine
 from build_scripts.source import SourceFile, resolve
-from build_scripts.stages import Finished, Inputs, Stages, stage_key
-from build_scripts.verify import verify
+from build_scripts.stages import Finished, Inputs, Stages
 from build_scripts.weight_forms import FormedSource, check_form
-from engines.contract import EngineError
-from engines.manifest import EngineManifest, StageRecord
+from engines.manifest import EngineManifest
 from engines.openvino.fitness import openvino_version
 from engines.openvino.host import usable_cores
-from engines.openvino.loader import read_manifest
-
-_PROBE_TEXT = (
-    "The history of a river is written in its valley: every flood leaves a line of stones, every drought a crack in the mud, "
-    "and whoever reads them knows what the water did."
-)
-"""What a checkpoint without golden data is compared on."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
     """Build, verify and publish. Raises BuildError; then the output is what it was."""
     if not force:
         require_room(memory=plan.bill.build_memory, disk=plan.bill.disk, output=plan.output)
-    standing = None if force else _standing(plan.output)
+    standing = None if force else standing_engine(plan.output)
     with publish.staging(plan.output, plan.fingerprint) as scratch:
         finished = None if standing is None else Finished(plan.output, standing.stages)
         stages = Stages(scratch, finished, reporter.note)
@@ -135,25 +123,14 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
             reporter.note("proof: up to date")
             manifest = msgspec.structs.replace(manifest, numerics=standing.numerics, profile=standing.profile)
         else:
-            manifest = _prove(plan, scratch, manifest, reporter)
+            golden = find_golden(plan.source.sha256) or _own_golden(plan, reporter)
+            manifest = prove(scratch, manifest, golden, plan.choice, reporter)
         stages.run("proof", inputs["proof"], tuple)
         stages.clear_markers()
         reporter.note(f"publishing {plan.output}")
         manifest = msgspec.structs.replace(manifest, stages=tuple(stages.records))
         publish.publish(scratch, plan.output, manifest)
     return manifest
-
-
-def proof_stands(recorded: tuple[StageRecord, ...], inputs: Inputs) -> bool:
-    return any(record.key == stage_key("proof", inputs) for record in recorded)
-
-
-def _standing(output: Path) -> EngineManifest | None:
-    """The manifest of the engine that is there, if there is one that this version reads."""
-    try:
-        return read_manifest(output)
-    except (EngineError, OSError):
-        return None
 
 
 def _write_tokenizer(plan: Plan, scratch: Path) -> list[str]:
@@ -183,47 +160,7 @@ def _require_whole(scratch: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.bin")
 
 
-def _prove(plan: Plan, scratch: Path, manifest: EngineManifest, reporter: Reporter) -> EngineManifest:
-    """Load what was built, hold it against the reference, measure its steps; the manifest with what was found."""
-    golden = find_golden(plan.source.sha256) or _own_golden(plan, reporter)
-    reporter.note("loading the engine")
-    with _vouched():
-        runner = engines.openvino.load(scratch, kv_blocks=verification_blocks(plan.decoder), manifest=manifest)
-    try:
-        with _vouched():
-            reporter.note(f"verifying {golden.positions} positions against {golden.reference}")
-            driver = Driver(runner)
-            fidelity = verify(driver, golden, plan.choice)
-            with reporter.stage("measuring steps", 100) as advance:
-                profile = measure_profile(driver, usable_cores(), _Share(advance))
-    finally:
-        runner.close()
-    return with_findings(manifest, plan.choice, fidelity, profile)
-
-
-@contextmanager
-def _vouched() -> Iterator[None]:
-    """An engine that its own runner refuses is not published."""
-    try:
-        yield
-    except EngineError as error:
-        raise VerificationError(f"the built engine does not run: {error}") from error
-
-
-class _Share:
-    """Turns (done, total) into hundredths for a progress bar."""
-
-    def __init__(self, advance: Advance) -> None:
-        self._advance = advance
-        self._shown = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = 100 * done // total
-        self._advance(now - self._shown)
-        self._shown = now
-
-
 def _own_golden(plan: Plan, reporter: Reporter) -> Golden:
     reporter.note("no golden data is committed for this file: computing a reference with NumPy")
-    ids = plan.checkpoint.tokenizer.encode(_PROBE_TEXT).ids
+    ids = plan.checkpoint.tokenizer.encode(PROBE_TEXT).ids
     return own_golden(plan.decoder, plan.checkpoint.tensors, plan.source.sha256, ids)

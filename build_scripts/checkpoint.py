@@ -67,11 +67,11 @@ def _open_directory(path: Path) -> Checkpoint:
     directory = HfCheckpoint(path)
     words = HfTokenizer(path, directory.config, directory.decoder.vocab_size)
     return Checkpoint(
-        "huggingface", path, directory.decoder, directory, words.tokenizer, words.info, _card_licence(path)
+        "huggingface", path, directory.decoder, directory, words.tokenizer, words.info, card_licence(path)
     )
 
 
-def _card_licence(directory: Path) -> str | None:
+def card_licence(directory: Path) -> str | None:
     """The licence in the front matter of a model card."""
     card = directory / "README.md"
     if not card.is_file():

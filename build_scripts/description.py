@@ -16,27 +16,17 @@ from build_scripts.numerics import NumericsChoice
 from build_scripts.publish import list_files
 from build_scripts.verify import Fidelity
 from engines.manifest import SCHEMA_VERSION, EngineManifest, ModelShape, Numerics, Source, StepProfile
+from engines.openvino.fitness import openvino_version
 
 if TYPE_CHECKING:
     from build_scripts.build import Plan
-from engines.openvino.fitness import openvino_version
+
+UNMEASURED = StepProfile(0.0, 0.0, 0.0, 0.0, 0.0, machine="", relative_error=0.0)
 
 
 def provisional_manifest(plan: Plan, scratch: Path) -> EngineManifest:
     """Provisional: what the runner needs to load the engine; numerics and profile are what is hoped for until measured."""
-    choice, source = plan.choice, plan.source
-    hoped = Numerics(
-        weights=choice.weights,
-        kv_cache=choice.kv_cache,
-        activations=choice.activations,
-        dynamic_quantisation=False,
-        batch_invariant=choice.batch_invariant,
-        golden_positions=0,
-        golden_argmax_agreement=0.0,
-        golden_max_difference=0.0,
-        golden_mean_difference=0.0,
-        tolerance=0.0,
-    )
+    source = plan.source
     return EngineManifest(
         schema_version=SCHEMA_VERSION,
         engine="openvino",
@@ -52,11 +42,27 @@ def provisional_manifest(plan: Plan, scratch: Path) -> EngineManifest:
             quantisation=plan.checkpoint.tensors.quantisation(),
             licence=source.licence or plan.checkpoint.licence or "not stated",
         ),
-        numerics=hoped,
-        profile=StepProfile(0.0, 0.0, 0.0, 0.0, 0.0, machine="", relative_error=0.0),
+        numerics=hoped_numerics(plan.choice),
+        profile=UNMEASURED,
         tokenizer=plan.checkpoint.tokenizer_info,
         tools=tool_versions(),
         files=list_files(scratch),
+    )
+
+
+def hoped_numerics(choice: NumericsChoice) -> Numerics:
+    """What is asked for, before anything is compared."""
+    return Numerics(
+        weights=choice.weights,
+        kv_cache=choice.kv_cache,
+        activations=choice.activations,
+        dynamic_quantisation=False,
+        batch_invariant=choice.batch_invariant,
+        golden_positions=0,
+        golden_argmax_agreement=0.0,
+        golden_max_difference=0.0,
+        golden_mean_difference=0.0,
+        tolerance=0.0,
     )
 
 

@@ -55,7 +55,9 @@ def describe_config(values: Mapping[str, Any]) -> Decoder:
     """Raises UnsupportedError naming the feature that is not implemented, CheckpointError for a config that makes no sense."""
     kind = values.get("model_type")
     if kind not in FAMILIES:
-        raise UnsupportedError(f'model_type "{kind}" is not implemented; there are {", ".join(FAMILIES)}')
+        raise UnsupportedError(
+            f'model_type "{kind}" is not implemented; there are {", ".join(FAMILIES)} (the embedded engine has others with --export)'
+        )
     config = ConfigReader(values, "config.json")
     config.ignore(_SILENT)
     decoder = FAMILIES[kind](config)

@@ -9,7 +9,8 @@ from typing import Any
 
 from build_scripts import build as engine_build
 from build_scripts.errors import BuildError, SourceError
-from build_scripts.numerics import NumericsChoice
+from build_scripts.export import build as export_build
+from build_scripts.numerics import NumericsChoice, NumericsWish
 from build_scripts.progress import Reporter
 from build_scripts.source import KNOWN_MODELS
 from build_scripts.stages import Finished, StageState, explain
@@ -18,7 +19,7 @@ from build_scripts.trtllm.layout import Layout
 from build_scripts.trtllm.record import RECORD_NAME, read_record
 from engines import manifest_file
 from engines.contract import EngineLoadError
-from engines.manifest import Source
+from engines.manifest import EngineManifest, Source
 from engines.openvino.loader import read_manifest
 
 
@@ -54,10 +55,21 @@ def _engine(directory: Path, model: str | None, cache: Path, reporter: Reporter)
         raise BuildError(str(error)) from error
     numerics: Any = manifest.numerics
     choice = NumericsChoice(numerics.weights, numerics.kv_cache, numerics.activations)
+    if manifest.recipe.startswith(export_build.RECIPE_NAME):
+        return _export(directory, manifest, model, cache, reporter)
     request = engine_build.BuildRequest(model or locate(manifest.source), directory, choice, cache)
     plan = engine_build.make_plan(request, reporter)
     stages = explain(Finished(directory, manifest.stages), list(plan.stage_inputs().items()))
     return Rebuild(directory, stages, lambda report: engine_build.build(plan, report))
+
+
+def _export(directory: Path, manifest: EngineManifest, model: str | None, cache: Path, reporter: Reporter) -> Rebuild:
+    numerics: Any = manifest.numerics
+    wish = NumericsWish(numerics.weights, numerics.kv_cache, numerics.activations)
+    request = export_build.ExportRequest(model or locate(manifest.source), directory, wish, cache)
+    plan = export_build.make_plan(request, reporter)
+    stages = explain(Finished(directory, manifest.stages), list(plan.stage_inputs().items()))
+    return Rebuild(directory, stages, lambda report: export_build.build(plan, report))
 
 
 def _checkpoint(directory: Path, model: str | None, cache: Path, reporter: Reporter) -> Rebuild:

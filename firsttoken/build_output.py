@@ -86,24 +86,8 @@ class Output:
             document = {"status": "built", "output": str(plan.output), "bill": _bill(plan)}
             self._json(document | {"manifest": msgspec.to_builtins(manifest)})
             return
-        numerics, profile = manifest.numerics, manifest.profile
         self._console.print(f"built {plan.output}")
-        self._console.print(
-            f"  likeliest token as in {numerics.golden_reference}: "
-            f"{numerics.golden_argmax_agreement:.1%} of {numerics.golden_positions} positions"
-        )
-        self._console.print(
-            f"  log-probabilities off by {numerics.golden_mean_difference:.2g} on average, {numerics.golden_max_difference:.2g} "
-            f"at most; batched against alone within {numerics.tolerance:.2g}"
-        )
-        if numerics.golden_reference.startswith("numpy"):
-            self._console.print(
-                "  [bold]no golden data is committed for this file[/bold]: compared with this project's own forward pass"
-            )
-        self._console.print(
-            f"  a step of one stream takes about {1e3 * (profile.fixed + profile.per_decode):.1f} ms, a prompt token "
-            f"{1e3 * profile.per_new_token:.2f} ms (fitted, {profile.machine})"
-        )
+        print_findings(self._console, manifest)
 
     def bill(self, plan: Plan) -> None:
         if self._as_json:
@@ -124,6 +108,27 @@ class Output:
     def _json(self, document: dict[str, Any]) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
         sys.stdout.buffer.flush()
+
+
+def print_findings(console: Console, manifest: EngineManifest) -> None:
+    """How near the engine is to its reference, and how fast its steps are."""
+    numerics, profile = manifest.numerics, manifest.profile
+    console.print(
+        f"  likeliest token as in {numerics.golden_reference}: "
+        f"{numerics.golden_argmax_agreement:.1%} of {numerics.golden_positions} positions"
+    )
+    console.print(
+        f"  log-probabilities off by {numerics.golden_mean_difference:.2g} on average, {numerics.golden_max_difference:.2g} "
+        f"at most; batched against alone within {numerics.tolerance:.2g}"
+    )
+    if numerics.golden_reference.startswith("numpy"):
+        console.print(
+            "  [bold]no golden data is committed for this file[/bold]: compared with this project's own forward pass"
+        )
+    console.print(
+        f"  a step of one stream takes about {1e3 * (profile.fixed + profile.per_decode):.1f} ms, a prompt token "
+        f"{1e3 * profile.per_new_token:.2f} ms (fitted, {profile.machine})"
+    )
 
 
 def _cost_table(plan: Plan) -> Table:

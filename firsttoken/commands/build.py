@@ -22,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how matrices are stored: gguf keeps a GGUF file's codes bit for bit (a GGUF file: gguf; a directory: as stored); "
         "for trtllm int8 and int4 are weight-only, and what needs calibration names the command that does it",
     )
+    parser.add_argument(
+        "--export",
+        action="store_true",
+        help="through optimum-intel, for architectures that are not described here: a directory or hub name, in an "
+        "environment of its own ($FIRSTTOKEN_EXPORT_PYTHON, or below the cache)",
+    )
     _add_checkpoint_arguments(parser)
     parser.add_argument(
         "--kv-cache",
@@ -86,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
     from engines.contract import EngineLoadError
 
     try:
+        if args.export:
+            from firsttoken.export_build import build_exported
+
+            return build_exported(args)
         if args.engine != "trtllm":
             return _run(args)
         if args.dry_run or args.stage == "engine":
