@@ -28,7 +28,7 @@ else:
 
 def write_python(path: Path, failure: str = "pass", **versions: str | None) -> Path:
     """``failure`` is a statement that runs when an export is asked for; ``versions`` replace the right ones, "_" for "-"."""
-    told: dict[str, str | None] = PINS | {"openvino": openvino_version()}
+    told: dict[str, str | None] = {**PINS, "openvino": openvino_version()}
     told |= {name.replace("_", "-"): version for name, version in versions.items()}
     program = _PROGRAM.format(
         python=sys.executable, versions=json.dumps(told), failure=failure, committed=str(COMMITTED)

@@ -31,8 +31,8 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def planned(tmp_path: Path, weights: WeightForm | None = None, **config: object) -> ExportPlan:
-    source = write_source(tmp_path / "model", **config)
+def planned(tmp_path: Path, weights: WeightForm | None = None, config: dict[str, object] | None = None) -> ExportPlan:
+    source = write_source(tmp_path / "model", **(config or {}))
     request = ExportRequest(str(source), tmp_path / "engine", NumericsWish(weights), tmp_path / "cache")
     return make_plan(request, SilentReporter())
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_exported_is_refused_before_the_exporter_runs(
     python: Path, tmp_path: Path, config: dict[str, object], says: str
 ) -> None:
     with pytest.raises(BuildError, match=re.escape(says)):
-        planned(tmp_path, **config)
+        planned(tmp_path, config=config)
 
 
 def test_other_weights_are_refused(python: Path, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_rotations_that_change_with_length_end_at_the_original_context() -> None
 
 
 def test_the_probe_crosses_the_window(python: Path, tmp_path: Path) -> None:
-    _, random = planned(tmp_path, n_positions=4096, sliding_window=512).prompts()
+    _, random = planned(tmp_path, config={"n_positions": 4096, "sliding_window": 512}).prompts()
     assert len(random) == 576
 
 
