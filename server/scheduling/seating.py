@@ -60,7 +60,7 @@ class Seating:
         at = 0
         while True:
             head = self._room.peek(level) if may_seat else None
-            if head is not None and (at == len(seated) or head.key < seated[at].key):
+            if head is not None and (at == len(seated) or self._overtakes(head, seated[at])):
                 if not self.can_seat(head):
                     may_seat = False
                     continue
@@ -74,6 +74,13 @@ class Seating:
                 at += 1
             else:
                 return may_seat
+
+    def _overtakes(self, head: Sequence, seated: Sequence) -> bool:
+        """Whether the next in the room goes before a seated prompt. Keys of different tenants say nothing: who floods the room has the
+        oldest ones, and the room's turn was the other's when it was seated."""
+        if self._config.fair_tenants and head.tenant != seated.tenant:
+            return False
+        return head.key < seated.key
 
     def yield_seats(self, now: float) -> None:
         """Before a step is composed: where the next in the room cannot be seated while a lower class is, the lower class gives way."""

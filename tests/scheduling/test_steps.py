@@ -269,3 +269,22 @@ def test_the_smallest_pool_serves_any_queue() -> None:
         world.add(request)
     world.run()
     assert all(world.output[request.id] == alone(request) for request in requests)
+
+
+def test_a_flood_s_older_keys_do_not_overtake_another_tenant_s_seated_prompt_case_E11() -> None:
+    for fair, first in ((True, 3), (False, 2)):
+        world = make_world(step_tokens=4, max_sequences=2, fair_tenants=fair)
+        world.add(make_request(1, [1] * 3, 20, tenant="flood", end_ids=()))
+        world.step()
+        world.add(make_request(3, [3] * 9, 2, tenant="quiet"))
+        world.step()
+        # Handed in late, yet with the older key: the room would take it before.
+        late = make_request(2, [2] * 3, 2, tenant="flood", arrival=-1.0)
+        world.batcher.add(late, world.now)
+        sequence = world.batcher._ledger.records[2].sequences[0]
+        world.batcher._room.remove(sequence)
+        sequence.key = (1, 0.0, 0, 0)
+        world.batcher._room.push(sequence)
+        head, seated = sequence, next(iter(world.batcher._seats.prefilling.values()))
+        assert seated.request == 3
+        assert world.batcher._seating._overtakes(head, seated) is (first == 2)
