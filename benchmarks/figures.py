@@ -16,7 +16,18 @@ from rich.table import Table
 
 from benchmarks.figure import Figure
 
-MODULES = ("fidelity", "isolation", "startup", "overhead", "prefix", "planning", "scheduling", "load_client", "api", "operating")
+MODULES = (
+    "fidelity",
+    "isolation",
+    "startup",
+    "overhead",
+    "prefix",
+    "planning",
+    "scheduling",
+    "load_client",
+    "api",
+    "operating",
+)
 
 
 def main() -> int:
