@@ -116,7 +116,7 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
         finished = None if standing is None else Finished(plan.output, standing.stages)
         stages = Stages(scratch, finished, reporter.note)
         inputs = plan.stage_inputs()
-        stages.run("graph", inputs["graph"], lambda: _write_graph(plan, scratch, reporter))
+        stages.run("graph", inputs["graph"], lambda: write_graph(plan, scratch, reporter))
         stages.run("tokenizer", inputs["tokenizer"], lambda: _write_tokenizer(plan, scratch))
         manifest = provisional_manifest(plan, scratch)
         if standing is not None and proof_stands(standing.stages, inputs["proof"]):
@@ -138,7 +138,8 @@ def _write_tokenizer(plan: Plan, scratch: Path) -> list[str]:
     return ["tokenizer.json"]
 
 
-def _write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
+def write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
+    """model.xml and model.bin; holds the result, and a tensor of the checkpoint. Returns their names."""
     with reporter.stage("reading weights", len(plan.decoder.tensors())) as advance:
         formed = FormedSource(plan.checkpoint.tensors, plan.choice.weights)
         model = graph.build_graph(plan.decoder, formed, dequantise=False, progress=lambda _: advance(1))

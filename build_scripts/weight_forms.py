@@ -16,7 +16,7 @@ from build_scripts.weights import Dense, Floats, Grouped, TensorSource, Weight
 INT4_GROUP = 64
 """Values that share a scale and a zero point."""
 WIDE = ("token_embd.weight", "output.weight")
-_ROWS = 4096
+_ROWS = 1024
 """Rows that are quantised together, so that no second float copy of a large matrix is held."""
 
 
@@ -44,7 +44,8 @@ class FormedSource:
             return Dense(cast(Dense(self._source.read_float32(name)), "float16", name))
         if self._form == "int4" and name not in WIDE:
             return int4_grouped(self._source.read_float32(name), name)
-        return int8_by_row(self._source.read_float32(name))
+        stored = self._source.read(name)
+        return int8_by_row(stored if isinstance(stored, Dense) else Dense(stored.to_float32()))
 
     def _bfloat16(self, name: str) -> Weight:
         stored = self._source.read(name)
@@ -70,16 +71,17 @@ def check_form(form: WeightForm, kind: str, formats: dict[str, str]) -> None:
             )
 
 
-def int8_by_row(values: Floats) -> Grouped:
-    """Symmetric: the largest magnitude of a row becomes 127."""
-    rows, columns = values.shape
-    scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
-    scale = np.where(scale == 0, np.float32(1), scale).astype(np.float32)
-    codes = np.empty((rows, columns), np.int8)
+def int8_by_row(weight: Dense) -> Grouped:
+    """Symmetric: the largest magnitude of a row becomes 127. Widened to float32 a run of rows at a time."""
+    rows, columns = weight.shape
+    codes, scales = np.empty((rows, columns), np.int8), np.empty((rows, 1), np.float32)
     for start in range(0, rows, _ROWS):
         part = slice(start, start + _ROWS)
-        codes[part] = np.clip(np.rint(values[part] / scale[part]), -127, 127)
-    return Grouped(codes.reshape(rows, 1, columns), scale.reshape(rows, 1, 1), None, bits=8)
+        values = Dense(weight.values[part]).to_float32()
+        scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
+        scales[part] = np.where(scale == 0, np.float32(1), scale)
+        codes[part] = np.clip(np.rint(values / scales[part]), -127, 127)
+    return Grouped(codes.reshape(rows, 1, columns), scales.reshape(rows, 1, 1), None, bits=8)
 
 
 def int4_grouped(values: Floats, name: str, group: int = INT4_GROUP) -> Grouped:

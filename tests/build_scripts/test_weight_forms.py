@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from build_scripts.casting import to_bfloat16
 from build_scripts.errors import UnsupportedError
 from build_scripts.hf_checkpoint import HfCheckpoint
 from build_scripts.numerics import WeightForm
@@ -22,11 +24,21 @@ def matrix(rows: int = 12, columns: int = 128) -> Floats:
 def test_int8_is_within_half_a_step_of_every_value() -> None:
     values = matrix()
     values[4] = 0
-    weight = int8_by_row(values)
+    weight = int8_by_row(Dense(values))
     assert weight.bits == 8
     assert weight.zero is None
     assert (np.abs(weight.to_float32() - values) <= weight.scale.reshape(-1, 1) * 0.5001).all()
     assert not weight.to_float32()[4].any()
+
+
+def test_int8_widens_a_run_of_rows_at_a_time() -> None:
+    stored = Dense(to_bfloat16(matrix(8192, 512)))
+    tracemalloc.start()
+    weight = int8_by_row(stored)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < weight.codes.nbytes + 8192 * 512 * 2  # a whole float32 copy would be 4 bytes a value
+    assert np.array_equal(weight.codes, int8_by_row(Dense(stored.to_float32())).codes)
 
 
 def test_int4_is_within_half_a_step_and_keeps_zero() -> None:
