@@ -56,7 +56,7 @@ def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineSt
     )
 
 
-def backlog(stats: EngineStats) -> Backlog:
-    """What admission asks about, out of the same snapshot."""
+def backlog(stats: EngineStats, standing: tuple[int, int] = (0, 1)) -> Backlog:
+    """What admission asks about, out of the same snapshot; ``standing``: the tenant's waiting requests, and the tenants that wait."""
     rate = stats.computed_tokens / stats.engine_seconds if stats.engine_seconds else 0.0
-    return Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate)
+    return Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate, *standing)

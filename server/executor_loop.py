@@ -73,7 +73,9 @@ class ExecutorEngine:
             thread.start()
 
     def submit(self, request: GenerationRequest) -> None:
-        self._admission.check(len(request.prompt), backlog(self.stats()))
+        self._admission.check(
+            len(request.prompt), backlog(self.stats(), self._feed.standing(request.tenant, request.priority))
+        )
         self._life.enter(request)
         self._inbox.put(Submit(request))
 

@@ -26,7 +26,9 @@ class Gate:
         stats, busy = self._machine.stats(), self._machine.busy_seconds
         if self._admission is not None:
             rate = stats.computed_tokens / busy if busy else 0.0
-            self._admission.check(len(request.prompt), Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate))
+            standing = self._machine.standing(request.tenant, request.priority)
+            backlog = Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate, *standing)
+            self._admission.check(len(request.prompt), backlog)
         predicted = self._machine.predict(request, now, refuse=self._forecast)
         if not math.isnan(predicted):
             self._predicted[request.id] = predicted

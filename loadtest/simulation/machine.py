@@ -33,6 +33,10 @@ class Machine(Protocol):
         ``refuse`` and the server would."""
         ...
 
+    def standing(self, tenant: str, level: int) -> tuple[int, int]:
+        """The tenant's waiting requests in a class, and the tenants that wait there."""
+        ...
+
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:
         """One step, or whatever the engine does until ``until``. False when nothing can run now. Raises EngineDeadError."""
         ...
@@ -62,6 +66,7 @@ class StepMachine:
         self.stats = batcher.stats
         self.check_integrity = batcher.check_integrity
         self.cancel = batcher.cancel
+        self.standing = batcher.standing
 
     def add(self, request: GenerationRequest) -> None:
         self._batcher.add(request, self._clock.now())
@@ -108,6 +113,7 @@ class ExecutorMachine:
         self.collect = feed.collect
         self.next_expiry = feed.next_expiry
         self.cancel = feed.cancel
+        self.standing = feed.standing
 
     def add(self, request: GenerationRequest) -> None:
         self._feed.add(request, self._clock.now())

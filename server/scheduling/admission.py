@@ -24,6 +24,10 @@ class Backlog(msgspec.Struct, frozen=True):
     """Prompt tokens yet to be computed, waiting and running."""
     tokens_per_second: float
     """Tokens that the engine computes while it computes; 0 before its first step."""
+    tenant_requests: int = 0
+    """Of ``requests``, those of the tenant that asks."""
+    tenants: int = 1
+    """Tenants that wait, the asking one included."""
 
 
 class Admission:
@@ -43,8 +47,11 @@ class Admission:
     def check(self, prompt_tokens: int, backlog: Backlog) -> None:
         """Raises OverloadedError, with the delay after which there should be room, when this request would exceed a cap.
 
+        A tenant that has less than its part of the requests waiting is admitted beyond the caps, up to twice their size.
         Where no prompt is left to compute, any request is admitted that fits the engine, however long.
         """
+        if self._is_owed(backlog):
+            return
         if backlog.requests >= self.max_waiting_requests:
             too_many = backlog.requests + 1 - self.max_waiting_requests
             raise OverloadedError(
@@ -60,6 +67,12 @@ class Admission:
                 reason="waiting_tokens",
                 retry_after=_retry_after(excess, backlog.tokens_per_second),
             )
+
+    def _is_owed(self, backlog: Backlog) -> bool:
+        """A cap that one tenant has filled does not shut out the others: each has its part of it, up to twice the cap in all."""
+        part = self.max_waiting_requests / backlog.tenants
+        within = backlog.requests < 2 * self.max_waiting_requests and backlog.tokens < 2 * self.max_waiting_tokens
+        return backlog.tenants > 1 and backlog.tenant_requests < part and within
 
 
 def _retry_after(excess_tokens: float, tokens_per_second: float) -> float:

@@ -76,6 +76,7 @@ class Batcher:
         """Predicts first tokens from an outlook."""
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
         self._room: WaitingRoom[Sequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
+        self.standing = self._room.standing
         self._seats = Seats(self._cache, self._room, counters)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
         self._seating = Seating(

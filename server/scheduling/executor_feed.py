@@ -56,6 +56,7 @@ class ExecutorFeed:
         self._reception: Reception = make_reception(config, StepCost(profile), policies or Policies())
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
         self._room: WaitingRoom[FedSequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
+        self.standing = self._room.standing
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}
         """Prompt tokens of the requests inside that have not answered yet."""

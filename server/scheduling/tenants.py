@@ -71,7 +71,7 @@ class _Tenant(Generic[W]):
 class ClassQueue(Generic[W]):
     """push, take and remove O(log n), head O(1), all amortised. Engine thread only."""
 
-    __slots__ = ("_backlogged", "_fair", "_served", "_tenants", "count")
+    __slots__ = ("_backlogged", "_fair", "_served", "_tenants", "count", "tenants")
 
     def __init__(self, *, fair: bool) -> None:
         """``fair`` False: all tenants count as one, keys alone decide."""
@@ -81,11 +81,14 @@ class ClassQueue(Generic[W]):
         self._served = 0.0
         """Counter of whom the room served last: where a tenant starts that comes into an empty room."""
         self.count = 0
+        self.tenants = 0
+        """How many tenants wait."""
 
     def push(self, waiter: W) -> None:
         tenant = self._tenant(waiter)
         if not tenant.count:
             tenant.counter = max(tenant.counter, self._floor())
+            self.tenants += 1
         heapq.heappush(tenant.heap, (waiter.key, waiter))
         waiter.queued = True
         tenant.count += 1
@@ -119,6 +122,11 @@ class ClassQueue(Generic[W]):
         if len(tenant.heap) > 2 * tenant.count + _COMPACT_ABOVE:
             tenant.heap = [entry for entry in tenant.heap if entry[1].queued]
             heapq.heapify(tenant.heap)
+
+    def waiting_of(self, name: str) -> int:
+        """Of a tenant. Any thread."""
+        tenant = self._tenants.get(name if self._fair else "")
+        return 0 if tenant is None else tenant.count
 
     def settle(self, waiter: W, tokens: float) -> None:
         """It is over and took so many weighted tokens. Nothing to do for whoever never left the room."""
@@ -179,6 +187,7 @@ class ClassQueue(Generic[W]):
         if tenant.count:
             self._enter(tenant)
         else:
+            self.tenants -= 1
             tenant.heap.clear()
             tenant.entry = None
             self._forget_if_idle(tenant)
@@ -206,6 +215,8 @@ class ClassQueue(Generic[W]):
                 raise IntegrityError(f"class {level}: a waiter of another class")
             work += sum(waiter.waiting_work for waiter in living.values())
             counted += len(living)
+        if self.tenants != sum(tenant.count > 0 for tenant in self._tenants.values()):
+            raise IntegrityError(f"class {level}: {self.tenants} tenants counted as waiting, and others wait")
         if counted != self.count:
             raise IntegrityError(f"class {level}: {counted} wait, counted {self.count}")
         return work

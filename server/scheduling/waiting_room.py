@@ -71,6 +71,12 @@ class WaitingRoom(Generic[W]):
         """Whoever was taken out by pop is over and took so many weighted tokens, prompt and output."""
         self._queues[int(waiter.key[0])].settle(waiter, tokens)
 
+    def standing(self, tenant: str, level: int) -> tuple[int, int]:
+        """Of a class: the tenant's waiting requests, and how many tenants wait, it included. Any thread."""
+        queue = self._queues[level]
+        own = queue.waiting_of(tenant)
+        return own, queue.tenants + (own == 0)
+
     def check_integrity(self) -> None:
         """Counts and work equal what is in the queues. O(n)."""
         work = [queue.check_integrity(level) for level, queue in enumerate(self._queues)]

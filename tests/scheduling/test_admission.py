@@ -53,3 +53,13 @@ def test_caps_below_one_are_refused() -> None:
         Admission(max_waiting_requests=0, max_waiting_tokens=1)
     with pytest.raises(ValueError, match="max_waiting_tokens must be at least 1, not -5"):
         Admission(max_waiting_requests=1, max_waiting_tokens=-5)
+
+
+def test_a_tenant_below_its_part_is_not_shut_out_by_one_that_has_filled_the_cap_case_E11() -> None:
+    full = Backlog(4, 400, 100.0, tenant_requests=0, tenants=2)
+    ADMISSION.check(10, full)
+    for flood in (Backlog(4, 400, 100.0, tenant_requests=4, tenants=2), Backlog(8, 400, 100.0, 0, 2)):
+        with pytest.raises(OverloadedError):
+            ADMISSION.check(10, flood)
+    with pytest.raises(OverloadedError):
+        ADMISSION.check(10, Backlog(4, 400, 100.0, tenant_requests=0, tenants=1))
