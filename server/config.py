@@ -63,6 +63,8 @@ class SchedulerConfig(Section):
     """The same for the batch class."""
     fair_tenants: bool = True
     """Within a class, serve tenants by what they were served so far; false: all tenants queue together."""
+    tenant_burst: Annotated[float, Field(ge=0)] = 4096.0
+    """Tokens (output counting double) by which a tenant that comes back after a pause may go before its turn."""
     max_preemptions: Annotated[int, Field(ge=0, le=1000)] = 2
     """Times that a running request gives way to a higher class."""
     preemptions_per_second: Annotated[float, Field(ge=0, le=10_000)] = 10.0

@@ -29,7 +29,7 @@ from server.scheduling.decodes import Decodes
 from server.scheduling.door import BatchingWindow
 from server.scheduling.forecast import Forecast
 from server.scheduling.ledger import Ledger
-from server.scheduling.making import make_budget, make_eviction, make_reception
+from server.scheduling.making import make_budget, make_eviction, make_reception, make_room
 from server.scheduling.outcomes import Outcomes, check_outputs
 from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
@@ -68,16 +68,15 @@ class Batcher:
             BlockPool(limits.block_count), limits.block_size, (policies.eviction or make_eviction(config))()
         )
         self.cost = StepCost(profile)
-        """The model of what a step costs, as learned so far."""
         self._ledger: Ledger[Sequence] = Ledger()
         counters = self._ledger.counters
         self._reception = make_reception(config, self.cost, policies)
         self.forecast = Forecast(config, self.cost, self._reception.lengths)
-        """Predicts first tokens from an outlook."""
-        self._shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
-        self._room: WaitingRoom[Sequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
+        shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
+        self._room: WaitingRoom[Sequence] = make_room(config, shares)
         self.standing = self._room.standing
-        self._seats = Seats(self._cache, self._room, counters)
+        fair_seats = config.max_sequences if config.fair_tenants else 0
+        self._seats = Seats(self._cache, self._room, counters, fair_seats=fair_seats)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
         self._seating = Seating(
             config,

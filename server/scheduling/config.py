@@ -15,6 +15,7 @@ _NOT_NEGATIVE = (
     "batch_wait",
     "length_weight",
     "target_per_token",
+    "tenant_burst",
     "max_preemptions",
     "preemptions_per_second",
 )
@@ -55,6 +56,8 @@ class BatcherConfig:
     batch_share: float = 0.05
     fair_tenants: bool = True
     """Within a class serve tenants by what they were served so far."""
+    tenant_burst: float = 4096.0
+    """Weighted tokens by which a tenant that comes back after a pause may go before its turn."""
     max_preemptions: int = 2
     """Times that a request gives way to a higher class."""
     preemptions_per_second: float = 10.0

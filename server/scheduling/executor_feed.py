@@ -55,7 +55,9 @@ class ExecutorFeed:
         self._salts = SaltNumbers()
         self._reception: Reception = make_reception(config, StepCost(profile), policies or Policies())
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
-        self._room: WaitingRoom[FedSequence] = WaitingRoom(self._shares, fair=config.fair_tenants)
+        self._room: WaitingRoom[FedSequence] = WaitingRoom(
+            self._shares, fair=config.fair_tenants, burst=config.tenant_burst
+        )
         self.standing = self._room.standing
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}

@@ -12,6 +12,9 @@ from server.scheduling.lengths import ExpectedLengths
 from server.scheduling.order import AgedByWork, FirstComeFirstServed, Order
 from server.scheduling.policies import Policies
 from server.scheduling.reception import Reception
+from server.scheduling.shares import ClassShares
+from server.scheduling.tenants import W
+from server.scheduling.waiting_room import WaitingRoom
 
 
 def make_reception(config: BatcherConfig, cost: StepCost, policies: Policies) -> Reception:
@@ -22,6 +25,10 @@ def _make_order(config: BatcherConfig, cost: StepCost) -> Order:
     if config.order == "arrival":
         return FirstComeFirstServed()
     return AgedByWork(cost, targets=config.targets, per_token=config.target_per_token, weight=config.length_weight)
+
+
+def make_room(config: BatcherConfig, shares: ClassShares) -> WaitingRoom[W]:
+    return WaitingRoom(shares, fair=config.fair_tenants, burst=config.tenant_burst)
 
 
 def make_eviction(config: BatcherConfig) -> Callable[[], EvictionPolicy]:

@@ -112,7 +112,7 @@ class Seating:
         Changes nothing but a memory of failing, which spares looking again until more blocks are available. The only one in the house always fits.
         """
         running = len(self._seats.running)
-        if running >= self._config.max_sequences:
+        if running >= self._config.max_sequences - self._seats.kept_from(sequence):
             return False
         if not running:
             return True

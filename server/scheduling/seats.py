@@ -7,6 +7,7 @@ from server.kv.block_pool import IntegrityError
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.counters import Counters
 from server.scheduling.rate_meter import RateMeter
+from server.scheduling.seat_reserve import SeatReserve
 from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
 
@@ -14,9 +15,12 @@ from server.scheduling.waiting_room import WaitingRoom
 class Seats:
     """The seated sequences. A seat is all that allows to hold KV blocks: leaving it releases them, on every way out."""
 
-    __slots__ = ("_cache", "_counters", "_room", "blocked", "by_class", "freed", "prefilling", "running")
+    __slots__ = ("_cache", "_counters", "_reserve", "_room", "blocked", "by_class", "freed", "prefilling", "running")
 
-    def __init__(self, cache: PrefixCache, room: WaitingRoom[Sequence], counters: Counters) -> None:
+    def __init__(
+        self, cache: PrefixCache, room: WaitingRoom[Sequence], counters: Counters, *, fair_seats: int = 0
+    ) -> None:
+        """``fair_seats``: how many seats there are, where tenants share them; 0 = they do not."""
         self._cache = cache
         self._room = room
         self._counters = counters
@@ -24,6 +28,7 @@ class Seats:
         """By sequence id, everyone seated."""
         self.prefilling: dict[int, Sequence] = {}
         """Those of them whose known tokens are not all scheduled."""
+        self._reserve = SeatReserve(fair_seats) if fair_seats else None
         self.freed = RateMeter()
         """Seats given up for good (whoever ends a sequence counts)."""
         self.blocked = False
@@ -37,10 +42,16 @@ class Seats:
         sequence.seated = True
         sequence.owed = self._room.shares.is_owed(level)
         self.by_class[level] += 1
+        if self._reserve is not None:
+            self._reserve.take(sequence.tenant)
         self.running[sequence.id] = sequence
         self.prefilling[sequence.id] = sequence
         sequence.refresh_capacity(self._cache.block_size)
         return sequence
+
+    def kept_from(self, sequence: Sequence) -> int:
+        """Free seats that are not for this sequence's tenant."""
+        return 0 if self._reserve is None else self._reserve.kept_from(sequence.tenant)
 
     def leave(self, sequence: Sequence) -> None:
         """Give up seat and blocks; full blocks stay cached."""
@@ -48,6 +59,8 @@ class Seats:
         self.prefilling.pop(sequence.id, None)
         sequence.seated = False
         self.by_class[int(sequence.key[0])] -= 1
+        if self._reserve is not None:
+            self._reserve.leave(sequence.tenant)
         sequence.kv.release()
         sequence.refresh_capacity(self._cache.block_size)
 

@@ -71,10 +71,12 @@ class _Tenant(Generic[W]):
 class ClassQueue(Generic[W]):
     """push, take and remove O(log n), head O(1), all amortised. Engine thread only."""
 
-    __slots__ = ("_backlogged", "_fair", "_served", "_tenants", "count", "tenants")
+    __slots__ = ("_backlogged", "_burst", "_fair", "_served", "_tenants", "count", "tenants")
 
-    def __init__(self, *, fair: bool) -> None:
-        """``fair`` False: all tenants count as one, keys alone decide."""
+    def __init__(self, *, fair: bool, burst: float = 0.0) -> None:
+        """``fair`` False: all tenants count as one, keys alone decide. ``burst``: weighted tokens by which who comes back after a pause
+        may start before the others, out of what it left unused."""
+        self._burst = burst
         self._fair = fair
         self._tenants: dict[str, _Tenant[W]] = {}
         self._backlogged: list[tuple[float, Key, _Tenant[W]]] = []
@@ -87,7 +89,7 @@ class ClassQueue(Generic[W]):
     def push(self, waiter: W) -> None:
         tenant = self._tenant(waiter)
         if not tenant.count:
-            tenant.counter = max(tenant.counter, self._floor())
+            tenant.counter = max(tenant.counter, self._floor() - self._burst)
             self.tenants += 1
         heapq.heappush(tenant.heap, (waiter.key, waiter))
         waiter.queued = True
@@ -194,7 +196,7 @@ class ClassQueue(Generic[W]):
 
     def _forget_if_idle(self, tenant: _Tenant[W]) -> None:
         """Its counter says nothing that the floor would not say."""
-        if not tenant.count and not tenant.unsettled and tenant.counter <= self._floor():
+        if not tenant.count and not tenant.unsettled and tenant.counter <= self._floor() - self._burst:
             del self._tenants[tenant.name]
 
     def _forget_idle(self) -> None:

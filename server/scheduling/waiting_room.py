@@ -19,9 +19,9 @@ class WaitingRoom(Generic[W]):
 
     __slots__ = ("_queues", "shares", "work_by_class")
 
-    def __init__(self, shares: ClassShares, *, fair: bool = True) -> None:
+    def __init__(self, shares: ClassShares, *, fair: bool = True, burst: float = 0.0) -> None:
         self.shares = shares
-        self._queues: tuple[ClassQueue[W], ...] = tuple(ClassQueue(fair=fair) for _ in PriorityClass)
+        self._queues: tuple[ClassQueue[W], ...] = tuple(ClassQueue(fair=fair, burst=burst) for _ in PriorityClass)
         self.work_by_class = [0] * len(PriorityClass)
         """Sum of the waiters' work, in tokens. Written here and nowhere else."""
 

@@ -122,6 +122,19 @@ def test_who_comes_back_starts_where_the_others_are() -> None:
     assert order.count("l") <= 11, "fifty idle turns are not owed"
 
 
+def test_who_comes_back_may_go_before_its_turn_by_the_burst_and_no_more() -> None:
+    queue: ClassQueue[Guest] = ClassQueue(fair=True, burst=30.0)
+    for number in range(100):
+        queue.push(Guest("busy", number, 10.0))
+    for _ in range(50):
+        queue.take()
+    for number in range(100, 150):
+        queue.push(Guest("late", number, 10.0))
+    order = "".join(queue.take().tenant[0] for _ in range(20))
+    assert order.startswith("lll")
+    assert order.count("l") <= 12
+
+
 def test_what_a_request_took_less_than_expected_is_given_back() -> None:
     queue: ClassQueue[Guest] = ClassQueue(fair=True)
     long, short = Guest("a", 1, 1000.0), Guest("b", 2, 10.0)
