@@ -15,8 +15,8 @@ from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from server.rpc.warm_up_pass import WARM_UP_KEY
 
 FIRST_PROMPT = "Hello"
-SECOND_PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
-"""Some chunk's worth of tokens."""
+SECOND_PROMPT = "The quick brown fox jumps over the lazy dog. " * 2
+"""A chunk of some tokens, few enough for the smallest context."""
 SECOND_TOKENS = 2
 
 
