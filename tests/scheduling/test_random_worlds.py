@@ -16,7 +16,7 @@ from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.scheduling.config import BatcherConfig
 from tests.scheduling.world import BLOCK, LANGUAGE, World, alone, make_request, natural_end
 
-WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "400"))
+WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "1000"))
 """How many random worlds to run; set it higher to search longer."""
 FIRST = int(os.environ.get("FIRSTTOKEN_TEST_FIRST_WORLD", "0"))
 GROUPS = max(20, WORLDS // 40)
