@@ -25,7 +25,7 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.policies import Policies
 
 PROFILE = PROFILES["h100-8b-tp1"]
-CONFIG = BatcherConfig(max_sequences=128, step_tokens=PROFILE.max_step_tokens, itl_target=0.03)
+CONFIG = BatcherConfig(budget="adaptive", max_sequences=128, step_tokens=PROFILE.max_step_tokens, itl_target=0.03)
 OLD = replace(
     CONFIG, order="arrival", fair_tenants=False, standard_share=0.0, batch_share=0.0, preemptions_per_second=0.0
 )

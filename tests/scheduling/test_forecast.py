@@ -25,7 +25,7 @@ PROFILE = StepProfile(
     relative_error=0.0,
 )
 EMPTY = Outlook((0, 0, 0), (0, 0, 0), 0, 0, 0, 0.0, 8, 0.0)
-CONFIG = BatcherConfig(step_tokens=10_000, itl_target=0.05, itl_stretch=1.0)
+CONFIG = BatcherConfig(budget="adaptive", step_tokens=10_000, itl_target=0.05, itl_stretch=1.0)
 
 
 def forecast(config: BatcherConfig = CONFIG) -> Forecast:
