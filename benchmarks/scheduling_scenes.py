@@ -44,7 +44,7 @@ CONVERSATION = TRACES[0]
 def trace_path(name: str) -> Path | None:
     """Where the trace lies: in FIRSTTOKEN_TRACES, in ./traces or beside the checkout; None where it is not."""
     given = os.environ.get("FIRSTTOKEN_TRACES")
-    places = [Path(given)] if given else [Path("traces"), Path("../shared/traces")]
+    places = [Path(given)] if given else [Path("traces"), *sorted(Path("..").glob("*/traces"))]
     return next((place / name for place in places if (place / name).is_file()), None)
 
 

@@ -1,6 +1,6 @@
 """What a simulated step costs: the declared truth that the server's own cost model has to find out.
 
-The truth is the server's formula (DESIGN: "Scheduling, precisely") and two things that the formula does not have: noise, and a
+The truth is the server's formula (`docs/scheduling.md`) and two things that the formula does not have: noise, and a
 kink, beyond which new tokens cost more.
 """
 
