@@ -28,7 +28,7 @@ from build_scripts.trtllm.recipe import FloatRecipe, Recipe
 from build_scripts.trtllm.source import WEIGHT_ONLY
 from build_scripts.weights import Dense
 
-RECIPE = "trtllm-engine-1"
+RECIPE = "trtllm-engine-2"
 """Changed whenever the same checkpoint and limits would be compiled with other options."""
 TIMING_CACHE = "timing.cache"
 _TYPES: dict[str, FloatType] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}

@@ -21,7 +21,7 @@ def build_options(
     conversion: Conversion, device: TargetDevice, limits: EngineLimits, profile: Profile
 ) -> dict[str, str]:
     """By name, without the paths."""
-    return _shape(limits) | _plugins(conversion, device, profile)
+    return _shape(limits, profile) | _plugins(conversion, device, profile)
 
 
 def build_command(checkpoint: Path, output: Path, timing_cache: Path, ranks: int, options: dict[str, str]) -> list[str]:
@@ -36,15 +36,18 @@ def build_command(checkpoint: Path, output: Path, timing_cache: Path, ranks: int
     return ["trtllm-build", *(text for name, value in told.items() for text in (f"--{name}", value))]
 
 
-def _shape(limits: EngineLimits) -> dict[str, str]:
-    return {
+def _shape(limits: EngineLimits, profile: Profile) -> dict[str, str]:
+    # Kernels are tuned for one size, that of a step in which everybody decodes, or for several (multiple_profiles): not for both,
+    # trtllm-build refuses that.
+    tuned = {} if profile == "latency" else {"opt_num_tokens": str(limits.max_batch_size)}
+    return tuned | {
         "max_batch_size": str(limits.max_batch_size),
         "max_num_tokens": str(limits.max_num_tokens),
-        # Kernels are tuned for the size of a usual step: one in which everybody decodes.
-        "opt_num_tokens": str(limits.max_batch_size),
         "max_input_len": str(limits.max_input_len),
         "max_seq_len": str(limits.max_seq_len),
         "max_beam_width": "1",
+        "max_prompt_embedding_table_size": "0",
+        "max_draft_len": "0",
         "kv_cache_type": "paged",
         "logits_dtype": "float32",
         "profiling_verbosity": "layer_names_only",
@@ -67,13 +70,16 @@ def _plugins(conversion: Conversion, device: TargetDevice, profile: Profile) -> 
         "low_latency_gemm_plugin": "fp8" if low_latency else "disable",
         "low_latency_gemm_swiglu_plugin": "fp8" if low_latency else "disable",
         "gemm_swiglu_plugin": "disable",
+        "fp8_rowwise_gemm_plugin": "disable",
         "gemm_allreduce_plugin": "disable",
         "nccl_plugin": dtype if conversion.layout.world_size > 1 else "disable",
         "moe_plugin": "disable",
         "mamba_conv1d_plugin": "disable",
         "bert_attention_plugin": "disable",
         "lora_plugin": "disable",
+        "dora_plugin": "disable",
         "context_fmha": "enable",
+        "bert_context_fmha_fp32_acc": "disable",
         "use_paged_context_fmha": "enable",  # chunked context and block reuse stand on it
         "use_fp8_context_fmha": _switch(fp8 and fp8_cache),
         "remove_input_padding": "enable",
@@ -83,6 +89,9 @@ def _plugins(conversion: Conversion, device: TargetDevice, profile: Profile) -> 
         "user_buffer": _switch(fused and fp8),
         "use_fused_mlp": _switch(not fp8 or low_latency),
         "norm_quant_fusion": "disable",
+        "fuse_fp4_quant": "disable",
+        "paged_state": "enable",
+        "pp_reduce_scatter": "disable",
         "streamingllm": "disable",
     }
 

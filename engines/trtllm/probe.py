@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from engines.contract import EngineLoadError
 from engines.trtllm.native import PINNED, Bindings
@@ -18,11 +19,13 @@ Make = Callable[[Bindings], object]
 
 @dataclass(frozen=True)
 class Expected:
-    """One class: ``required`` are positional, each of ``parameters`` must be taken by keyword; ``attributes`` must be there."""
+    """One class: ``required`` are positional, each of ``parameters`` must be taken by keyword, each of ``settings`` must be taken as an
+    attribute of a made one and stay; ``attributes`` must be there. A dotted name is a class inside a class."""
 
     name: str
     required: tuple[object | Make, ...] = ()
     parameters: dict[str, object | Make] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     attributes: tuple[str, ...] = ()
     constructible: bool = True
 
@@ -36,12 +39,21 @@ def _made(name: str, *arguments: object | Make) -> Make:
 
 
 def _member(enum: str, member: str) -> Make:
-    return lambda bindings: getattr(getattr(bindings, enum), member)
+    return lambda bindings: getattr(_named(bindings, enum), member)
+
+
+def _named(bindings: Bindings, dotted: str) -> Any:  # noqa: ANN401 - the library ships no types
+    """Raises AttributeError."""
+    found: Any = bindings
+    for part in dotted.split("."):
+        found = getattr(found, part)
+    return found
 
 
 TIME = timedelta(milliseconds=50)
 EXPECTED: tuple[Expected, ...] = (
     _enum("ModelType", "DECODER_ONLY"),
+    _enum("GuidedDecodingConfig.GuidedDecodingBackend", "XGRAMMAR"),
     _enum("BatchingType", "INFLIGHT"),
     _enum("CapacitySchedulerPolicy", "GUARANTEED_NO_EVICT"),
     _enum("ContextChunkingPolicy", "FIRST_COME_FIRST_SERVED"),
@@ -66,12 +78,15 @@ EXPECTED: tuple[Expected, ...] = (
         },
     ),
     Expected("ParallelConfig", parameters={"communication_mode": _member("CommunicationMode", "LEADER")}),
-    Expected("ExtendedRuntimePerfKnobConfig", parameters={"multi_block_mode": True, "cuda_graph_mode": False}),
+    Expected(
+        "ExtendedRuntimePerfKnobConfig",
+        parameters={"multi_block_mode": True, "enable_context_fmha_fp32_acc": False},
+        settings={"cuda_graph_mode": True, "cuda_graph_cache_size": 64},
+    ),
     Expected(
         "GuidedDecodingConfig",
-        required=(lambda b: b.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,),
+        required=(_member("GuidedDecodingConfig.GuidedDecodingBackend", "XGRAMMAR"),),
         parameters={"encoded_vocab": ["a", "b"], "tokenizer_str": "{}", "stop_token_ids": [1]},
-        attributes=("GuidedDecodingBackend",),
     ),
     Expected(
         "ExecutorConfig",
@@ -112,8 +127,8 @@ EXPECTED: tuple[Expected, ...] = (
         parameters={"return_log_probs": True, "exclude_input_from_output": True, "return_perf_metrics": True},
     ),
     Expected("LoraConfig", required=(1,)),
-    _enum("GuideType", "JSON_SCHEMA", "REGEX", "EBNF_GRAMMAR"),
-    Expected("GuidedDecodingParams", required=(_member("GuideType", "REGEX"), "a+")),
+    _enum("GuidedDecodingParams.GuideType", "JSON_SCHEMA", "REGEX", "EBNF_GRAMMAR"),
+    Expected("GuidedDecodingParams", required=(_member("GuidedDecodingParams.GuideType", "REGEX"), "a+")),
     Expected(
         "KvCacheRetentionConfig",
         required=(lambda b: [b.KvCacheRetentionConfig.TokenRangeRetentionConfig(0, 8, 50, TIME)], 35),
@@ -136,7 +151,9 @@ EXPECTED: tuple[Expected, ...] = (
             "client_id": 9,
             "return_all_generated_tokens": False,
             "priority": 0.5,
-            "guided_decoding_params": _made("GuidedDecodingParams", _member("GuideType", "REGEX"), "a+"),
+            "guided_decoding_params": _made(
+                "GuidedDecodingParams", _member("GuidedDecodingParams.GuideType", "REGEX"), "a+"
+            ),
             "allotted_time_ms": TIME,
             "cache_salt_id": 3,
         },
@@ -200,8 +217,9 @@ def require_expected(bindings: Bindings) -> None:
 
 
 def _differences(bindings: Bindings, one: Expected) -> Iterator[str]:
-    class_ = getattr(bindings, one.name, None)
-    if class_ is None:
+    try:
+        class_ = _named(bindings, one.name)
+    except AttributeError:
         yield f"{one.name} is missing"
         return
     for attribute in one.attributes:
@@ -215,6 +233,24 @@ def _differences(bindings: Bindings, one: Expected) -> Iterator[str]:
             yield f"{one.name}{f' does not take {name}' if name else ' cannot be made'}: {problem}"
             if not name:
                 return
+    yield from _unsettable(bindings, class_, one)
+
+
+def _unsettable(bindings: Bindings, class_: Callable[..., object], one: Expected) -> Iterator[str]:
+    for name, value in one.settings.items():
+        try:
+            made = class_(*(_value(argument, bindings) for argument in one.required))
+            # On the class: an attribute that an instance would merely carry along sets nothing in the library.
+            if not hasattr(class_, name):
+                yield f"{one.name} has no attribute {name} to set"
+                continue
+            setattr(made, name, value)
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+            yield f"{one.name}.{name} cannot be set: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _problem(
@@ -225,7 +261,7 @@ def _problem(
         arguments = [_value(argument, bindings) for argument in one.required]
         class_(*arguments, **({name: _value(value, bindings)} if name else {}))
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return _first_line(error)
     return None
 
 

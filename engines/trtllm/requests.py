@@ -101,7 +101,7 @@ def _sampling(bindings: Bindings, params: SamplingParams, n: int) -> object:
 def _guide(bindings: Bindings, guide: Guide | None) -> object | None:
     if guide is None:
         return None
-    kinds = bindings.GuideType
+    kinds = bindings.GuidedDecodingParams.GuideType  # inside the class, as nanobind binds it
     if guide.kind == "json_schema":
         made: object = bindings.GuidedDecodingParams(kinds.JSON_SCHEMA, guide.text)
     else:

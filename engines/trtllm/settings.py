@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from engines.contract import EngineLoadError
 from engines.trtllm.facts import TensorRtFacts
@@ -13,6 +14,9 @@ USABLE_SHARE = 0.9
 """Of a GPU's memory; the rest is the driver's, the communication library's and fragmentation."""
 STATISTICS_KEPT = 64
 """Iterations whose statistics the executor keeps until they are asked for."""
+CUDA_GRAPHS = 64
+"""Most CUDA graphs that are kept: one for each number of running sequences, 4 .. 10 MB of GPU memory each, out of what is not planned with.
+The library's own default keeps a single one, so that each change of the batch would record another."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,15 @@ def executor_config(
         max_num_tokens=facts.max_num_tokens,
         parallel_config=bindings.ParallelConfig(communication_mode=bindings.CommunicationMode.LEADER),
         guided_decoding_config=guided,
-        extended_runtime_perf_knob_config=bindings.ExtendedRuntimePerfKnobConfig(
-            multi_block_mode=True, cuda_graph_mode=facts.profile == "latency"
-        ),
+        extended_runtime_perf_knob_config=_perf_knobs(bindings, facts),
     )
     return made
+
+
+def _perf_knobs(bindings: Bindings, facts: TensorRtFacts) -> object:
+    """CUDA graphs are attributes: the constructor of the bindings does not take them."""
+    made: Any = bindings.ExtendedRuntimePerfKnobConfig(multi_block_mode=True, enable_context_fmha_fp32_acc=False)
+    made.cuda_graph_mode = facts.profile == "latency"
+    made.cuda_graph_cache_size = min(facts.max_batch_size, CUDA_GRAPHS)
+    knobs: object = made
+    return knobs

@@ -61,6 +61,17 @@ def test_a_type_that_changed_is_noticed_by_constructing() -> None:
     assert found == ["Request does not take allotted_time_ms: incompatible function arguments: allotted_time_ms: int"]
 
 
+def test_an_attribute_that_would_set_nothing_is_noticed() -> None:
+    class ExtendedRuntimePerfKnobConfig:
+        def __init__(self, multi_block_mode: bool = True, enable_context_fmha_fp32_acc: bool = False) -> None: ...
+
+    found = differences(changed(ExtendedRuntimePerfKnobConfig=ExtendedRuntimePerfKnobConfig))
+    assert found == [
+        "ExtendedRuntimePerfKnobConfig has no attribute cuda_graph_mode to set",
+        "ExtendedRuntimePerfKnobConfig has no attribute cuda_graph_cache_size to set",
+    ]
+
+
 def test_a_start_fails_with_the_whole_list() -> None:
     with pytest.raises(
         EngineLoadError, match=r"LoraConfig is missing.*Request does not take lora_config.*tensorrt-llm==1\.2\.1"

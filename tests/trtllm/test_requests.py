@@ -75,9 +75,9 @@ def test_time_priority_salt_adapter_and_retention() -> None:
 @pytest.mark.parametrize(
     ("guide", "kind", "text"),
     [
-        (Guide("json_schema", "{}"), fake.GuideType.JSON_SCHEMA, "{}"),
-        (Guide("regex", "a+"), fake.GuideType.REGEX, "a+"),
-        (Guide("choice", json.dumps(["a.b", "c"])), fake.GuideType.REGEX, r"a\.b|c"),
+        (Guide("json_schema", "{}"), fake.GuidedDecodingParams.GuideType.JSON_SCHEMA, "{}"),
+        (Guide("regex", "a+"), fake.GuidedDecodingParams.GuideType.REGEX, "a+"),
+        (Guide("choice", json.dumps(["a.b", "c"])), fake.GuidedDecodingParams.GuideType.REGEX, r"a\.b|c"),
     ],
 )
 def test_guides(guide: Guide, kind: object, text: str) -> None:

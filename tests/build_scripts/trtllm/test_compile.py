@@ -17,9 +17,12 @@ from tests.build_scripts.small_models import write_small_model
 from tests.trtllm.job import environment, require_mpi
 
 COMPILER = """#!{python}
-# CONTRACT FAKE of trtllm-build: takes the options, writes files of the right names.
+# CONTRACT FAKE of trtllm-build: takes the options that it takes, writes files of the right names.
 import json, os, pathlib, sys
+from tests.build_scripts.trtllm.compiler_contract import refusal
 told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if (why := refusal({{name.removeprefix("--"): value for name, value in told.items()}})) is not None:
+    sys.exit(why)
 calls = pathlib.Path(os.environ["FAKE_CALLS"])
 calls.write_text(calls.read_text() + " ".join(sys.argv[1:]) + "\\n" if calls.exists() else " ".join(sys.argv[1:]) + "\\n")
 if os.environ.get("FAKE_FAILURE"):

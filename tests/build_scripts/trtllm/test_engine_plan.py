@@ -17,6 +17,7 @@ from build_scripts.trtllm.layout import Layout
 from build_scripts.trtllm.limits import LimitsWish, Profile
 from build_scripts.trtllm.options import build_options
 from firsttoken.cli import main
+from tests.build_scripts.trtllm.compiler_contract import PLUGIN_OPTIONS, refusal
 
 GIB = 1 << 30
 _ROPE = {
@@ -161,14 +162,35 @@ def test_every_option_is_told_and_none_twice(tmp_path: Path) -> None:
     assert (told["--max_seq_len"], told["--max_input_len"]) == ("32768", "32767")
 
 
+@pytest.mark.parametrize("profile", ["latency", "throughput"])
+@pytest.mark.parametrize("device", ["L40S", "H100-80GB", "H200", "B200"])
+@pytest.mark.parametrize("quantisation", [Quantisation(), Quantisation("FP8", "FP8"), Quantisation("W8A16")])
+def test_the_compiler_takes_what_it_is_told_and_none_of_its_plugin_options_is_left_to_a_default(
+    tmp_path: Path, profile: Profile, device: str, quantisation: Quantisation
+) -> None:
+    plan = planned(tmp_path, "Llama-3.1-8B", 2, device, profile)
+    object.__setattr__(plan.conversion, "quantisation", quantisation)
+    command = plan.command()
+    told = {name.removeprefix("--"): value for name, value in zip(command[1::2], command[2::2], strict=True)}
+    assert refusal(told) is None
+    assert told.keys() >= PLUGIN_OPTIONS
+
+
+def test_the_contract_of_the_compiler_refuses_what_it_refuses() -> None:
+    assert refusal({"multiple_profiles": "enable", "opt_num_tokens": "8"}) is not None
+    assert refusal({"nonsense": "1"}) == "unrecognized arguments: --nonsense 1"
+    assert refusal({"gemm_swiglu_plugin": "bfloat16"}) is not None
+    assert refusal({"max_batch_size": "8", "multiple_profiles": "enable"}) is None
+
+
 def test_latency_and_throughput_differ_where_they_should(tmp_path: Path) -> None:
     latency = planned(tmp_path, "Llama-3.1-70B", 4, "H100-80GB").options
     throughput = planned(tmp_path, "Llama-3.1-70B", 4, "H100-80GB", "throughput").options
+    assert throughput.keys() - latency.keys() == {"opt_num_tokens"}
     changed = {name: (latency[name], throughput[name]) for name in latency if latency[name] != throughput[name]}
     assert changed.keys() == {
         "max_batch_size",
         "max_num_tokens",
-        "opt_num_tokens",
         "multiple_profiles",
         "reduce_fusion",
     }

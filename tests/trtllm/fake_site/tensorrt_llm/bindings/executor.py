@@ -60,14 +60,6 @@ class FinishReason(Enum):
     CANCELLED = 5
 
 
-class GuideType(Enum):
-    JSON = 0
-    JSON_SCHEMA = 1
-    REGEX = 2
-    EBNF_GRAMMAR = 3
-    STRUCTURAL_TAG = 4
-
-
 @dataclass
 class SchedulerConfig:
     capacity_scheduler_policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT
@@ -101,24 +93,24 @@ class ParallelConfig:
     num_nodes: int | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class ExtendedRuntimePerfKnobConfig:
+    """The constructor takes two; the other two are set afterwards."""
+
     multi_block_mode: bool = True
     enable_context_fmha_fp32_acc: bool = False
-    cuda_graph_mode: bool = False
-    cuda_graph_cache_size: int = 0
-
-
-class GuidedDecodingBackend(Enum):
-    XGRAMMAR = 0
+    cuda_graph_mode: bool = field(default=False, init=False)
+    cuda_graph_cache_size: int = field(default=0, init=False)
 
 
 class GuidedDecodingConfig:
-    GuidedDecodingBackend = GuidedDecodingBackend
+    class GuidedDecodingBackend(Enum):
+        XGRAMMAR = 0
+        LLGUIDANCE = 1
 
     def __init__(
         self,
-        backend: Enum,
+        backend: GuidedDecodingBackend,
         encoded_vocab: list[str] | None = None,
         tokenizer_str: str | None = None,
         stop_token_ids: list[int] | None = None,
@@ -187,6 +179,13 @@ class LoraConfig:
 
 @dataclass
 class GuidedDecodingParams:
+    class GuideType(Enum):
+        JSON = 0
+        JSON_SCHEMA = 1
+        REGEX = 2
+        EBNF_GRAMMAR = 3
+        STRUCTURAL_TAG = 4
+
     guide_type: GuideType
     guide: str | None = None
 
