@@ -3,7 +3,7 @@
 Two loads of one engine differ by several per cent by where their memory happens to lie, which is more than what is measured here.
 So the server runs in this process, asked over gRPC by a client in a process of its own, and between its rounds
 benchmarks/bare.py drives the very same runner. Greedy, same prompts, fresh in every round, so that the prefix cache never helps.
-The client's own work runs on the same cores and counts against the server.
+The client's work runs on the same cores and counts against the server; benchmarks/asking.py keeps it small.
 """
 
 from __future__ import annotations
