@@ -67,7 +67,7 @@ class App:
         self._trouble = trouble
         self._metrics = Metrics()
         self._readiness = Readiness()
-        self._telemetry = RequestTelemetry(self._metrics, log_requests=config.telemetry.log_requests)
+        self._telemetry = RequestTelemetry(self._metrics, config.telemetry)
         self._generation: Slot[GenerationParts] = Slot()
         self._operations: Slot[OperationsParts] = Slot()
         self._inference: Slot[InferenceParts] = Slot()
@@ -135,6 +135,7 @@ class App:
 
     async def _open_ports(self) -> None:
         """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""
+        self._telemetry.open(server_version())
         gate = self._gate = Gate(self._config, self._readiness, self._metrics)
         opener = Opener(self._generation, self._readiness, self._telemetry, gate.quotas)
         generation = GenerationService(opener, gate.warm_up)
@@ -161,8 +162,7 @@ class App:
             log.info("listening", protocol="http", address=f"{self._config.http.host}:{self.http_port}")
 
     def _wire(self, model: LoadedModel) -> None:
-        if self._config.telemetry.recording:
-            self._telemetry.record(self._config.telemetry.recording, model.engine.info.block_size)
+        self._telemetry.record(model.engine.info.block_size)
         first = self._make(model)
         first.start(self._engine_failed)
         self._install(first)

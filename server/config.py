@@ -173,6 +173,10 @@ class TelemetryConfig(Section):
     """Where a post-mortem is written when the engine dies or hangs: stacks and the last steps, no prompts. Empty: the log only."""
     log_requests: bool = True
     """One line a request, at its end. Prompts and outputs are never logged."""
+    otlp_endpoint: str = ""
+    """Collector that traces are sent to by OTLP over gRPC: http://HOST:PORT, or https. Needs firsttoken[otel]. Empty: no traces."""
+    trace_share: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Share of the requests that are traced where the caller's traceparent does not decide it."""
 
 
 class Config(Section):

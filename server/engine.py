@@ -80,6 +80,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None = None
     """None = none; k = log-probabilities of the prompt's own tokens, and of the k likeliest beside each. Such a prompt reads nothing
     from the prefix cache."""
+    traced: bool = False
+    """Note each chunk of its prompt for RequestFinished.chunks."""
 
 
 class PromptScored(msgspec.Struct, frozen=True, tag="prompt_scored"):
@@ -126,6 +128,17 @@ class Timings(msgspec.Struct, frozen=True):
     total: float
 
 
+class PromptChunk(msgspec.Struct, frozen=True):
+    """A part of a prompt that one step computed. Times in seconds from the request's arrival."""
+
+    began: float
+    """When its step was planned."""
+    ended: float
+    past: int
+    """Tokens before it."""
+    tokens: int
+
+
 class RequestFinished(msgspec.Struct, frozen=True, tag="request_finished"):
     """The last event of a request; its seat is free. Comes after the SequenceFinished of every sequence that ever ran."""
 
@@ -137,6 +150,8 @@ class RequestFinished(msgspec.Struct, frozen=True, tag="request_finished"):
     """Prompt tokens whose keys and values came from the prefix cache when the request was first seated."""
     timings: Timings
     preemptions: int = 0
+    chunks: tuple[PromptChunk, ...] = ()
+    """Of a traced request on an engine whose steps we compose; those after a preemption included."""
 
 
 Event: TypeAlias = PromptScored | TokensEvent | SequenceFinished | RequestFinished

@@ -22,8 +22,9 @@ from server.rpc.limits import RequestLimits
 from server.rpc.prompt_reader import PromptReader
 from server.rpc.validation import Checked, check
 from server.stream_registry import StreamRegistry
-from server.streams import Stream, Unobserved, departure
+from server.streams import Observer, Stream, Unobserved, departure
 from server.telemetry.requests import RequestTelemetry
+from server.telemetry.trace import RequestTrace
 from server.text.output import OutputText
 from server.text.tokenizer import TextTokenizer
 
@@ -75,17 +76,18 @@ class Opener:
 
         Raises ServerErrors; until here a refusal has cost the engine nothing.
         """
+        trace = None if is_warm_up else self._telemetry.trace(context.invocation_metadata() or (), arrival)
         try:
-            return await self._open(request, context, arrival, is_warm_up=is_warm_up)
+            return await self._open(request, context, arrival, trace, is_warm_up=is_warm_up)
         except asyncio.CancelledError:
             error = departure(_reason(context))
             error.request_id = request.request_id[:128]
-            self._telemetry.refused(error, _priority_of(request))
+            self._telemetry.refused(error, _priority_of(request), trace)
             raise
         except Exception as error:
             if isinstance(error, ServerError) and request.request_id.isascii():
                 error.request_id = request.request_id[:128]
-            self._telemetry.refused(error, _priority_of(request))
+            self._telemetry.refused(error, _priority_of(request), trace)
             raise
 
     def tenant_name(self) -> str:
@@ -97,7 +99,13 @@ class Opener:
         self._telemetry.refused(error)
 
     async def _open(
-        self, request: pb.GenerateRequest, context: CallContext, arrival: float, *, is_warm_up: bool
+        self,
+        request: pb.GenerateRequest,
+        context: CallContext,
+        arrival: float,
+        trace: RequestTrace | None,
+        *,
+        is_warm_up: bool,
     ) -> Answer:
         if not is_warm_up:
             self._readiness.require_open()
@@ -108,7 +116,9 @@ class Opener:
                 parts = self.parts.get()
                 checked = _bound(check(request, parts.limits, parts.info), request, tenant)
                 with parts.registry.expecting():
-                    answer = await self._submit(parts, checked, context, arrival, lease, is_warm_up=is_warm_up)
+                    answer = await self._submit(
+                        parts, checked, context, arrival, lease, trace=trace, is_warm_up=is_warm_up
+                    )
         except BaseException:
             lease.end(0)
             raise
@@ -123,6 +133,7 @@ class Opener:
         arrival: float,
         lease: Lease,
         *,
+        trace: RequestTrace | None,
         is_warm_up: bool,
     ) -> Answer | None:
         """None where another engine took the place of ``parts``' meanwhile: begin again with that one."""
@@ -140,16 +151,23 @@ class Opener:
             arrival=arrival,
             deadline=None if remaining is None else arrival + remaining,
             bad_tokens=bad_tokens,
+            traced=trace is not None,
         )
         lease.reserve(len(final.prompt) + final.n * final.max_tokens)
         echo = await _echo(parts, checked, final) if checked.echo else None
         if self.parts.get() is not parts:
             return None
         texts = [output_text(parts, checked, final) for _ in range(final.n)]
-        observer = Unobserved() if is_warm_up else None
+        observer = self._observer(trace, is_warm_up=is_warm_up)
         stream = parts.registry.open(final, texts, observer, public_id=checked.request_id)
         self._open_streams[stream] = parts.registry, lease
         return Answer(stream, echo)
+
+    def _observer(self, trace: RequestTrace | None, *, is_warm_up: bool) -> Observer | None:
+        """None: the registry's own."""
+        if is_warm_up:
+            return Unobserved()
+        return None if trace is None else self._telemetry.traced(trace)
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:

@@ -65,6 +65,7 @@ class Checked(msgspec.Struct, frozen=True):
         arrival: float,
         deadline: float | None,
         bad_tokens: Runs = (),
+        traced: bool = False,
     ) -> GenerationRequest:
         """The engine's request. ``ids`` are the prompt's, ``bad_tokens`` those of the bad words.
 
@@ -93,6 +94,7 @@ class Checked(msgspec.Struct, frozen=True):
             ttft_deadline=None if self.ttft_seconds is None else arrival + self.ttft_seconds,
             n=self.n,
             prompt_logprobs=self.prompt_logprobs,
+            traced=traced,
         )
 
     def _final_sampling(self, bad_tokens: Runs) -> SamplingParams:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engines.contract import BlockCopy, Row, SequenceSpec, StepPlan
+from server.scheduling.record import RequestRecord
 from server.scheduling.sequence import Sequence
 
 
@@ -27,6 +28,7 @@ class Composition:
         "scored",
         "step",
         "tokens",
+        "traced",
     )
 
     def __init__(self, step: int) -> None:
@@ -56,6 +58,8 @@ class Composition:
         self.new = 0
         """Tokens of the chunks; ``attention``: sum of new * (past + new / 2) over them."""
         self.attention = 0.0
+        self.traced: list[tuple[RequestRecord[Sequence], float, int, int]] = []
+        """Of traced requests: when their chunk was planned, the tokens before it, and its tokens."""
 
     def plan(self) -> StepPlan:
         return StepPlan(self.step, self.rows, self.copies, self.opened, self.closed)

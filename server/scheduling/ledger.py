@@ -125,6 +125,7 @@ class Ledger(Generic[S]):
                 record.cached_tokens,
                 _timings(request.arrival, record.planned_at, record.first_token_at, now),
                 record.preemptions,
+                tuple(record.chunks),
             )
         )
 

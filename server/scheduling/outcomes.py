@@ -39,6 +39,8 @@ class Outcomes:
         counters = self._ledger.counters
         counters.steps += 1
         counters.computed_tokens += flight.tokens
+        for record, planned, past, tokens in flight.traced:
+            record.add_chunk(planned, now, past, tokens)
         for sequence in flight.partial:
             self._publish(sequence)
             if sequence.ending is None and sequence.computed >= sequence.limit:

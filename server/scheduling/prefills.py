@@ -117,6 +117,8 @@ class Prefills:
         record = sequence.record
         if record.planned_at is None:
             record.planned_at = now
+        if record.request.traced:
+            step.traced.append((record, now, start, size))
         if not sequence.opened:
             sequence.opened = True
             # A copy: ours grows, and an array that somebody views cannot.

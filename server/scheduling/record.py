@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from server.engine import FinishReason, GenerationRequest
+from server.engine import FinishReason, GenerationRequest, PromptChunk
 
 Key = tuple[int, float, int]
 """(class, rank within it, arrival number): who goes first, fixed when the request is queued. Lower goes first; never equal."""
 
 
 S = TypeVar("S", bound="SequenceRecord")
+MAX_CHUNKS = 64
+"""That are kept of a request; those after them lengthen the last one."""
 
 
 class RequestRecord(Generic[S]):
@@ -18,6 +20,7 @@ class RequestRecord(Generic[S]):
 
     __slots__ = (
         "cached_tokens",
+        "chunks",
         "first_token_at",
         "held",
         "key",
@@ -46,6 +49,16 @@ class RequestRecord(Generic[S]):
         """Prompt tokens taken from the prefix cache before the first token, until a preemption (whoever looked)."""
         self.preemptions = 0
         """How often one of its sequences was set aside (the seats)."""
+        self.chunks: list[PromptChunk] = []
+        """Of a traced request, what steps computed of its prompt."""
+
+    def add_chunk(self, planned: float, done: float, past: int, tokens: int) -> None:
+        """A step that was planned and done at these times computed ``tokens`` after ``past``."""
+        began, ended = planned - self.request.arrival, done - self.request.arrival
+        if len(self.chunks) == MAX_CHUNKS:
+            last = self.chunks.pop()
+            began, past, tokens = last.began, last.past, last.tokens + tokens
+        self.chunks.append(PromptChunk(began, ended, past, tokens))
 
 
 class SequenceRecord:

@@ -40,6 +40,7 @@ class Metrics:
             "authentication_failures", "Calls refused for their credentials, by what was wrong.", "cause"
         )
         self.reloads = self._counter("reloads", "Files read again because they changed, by outcome.", "what", "outcome")
+        self.trace_spans = self._counter("trace_spans", "Spans of traces, by what became of them.", "outcome")
         self.completion_tokens = self._counter("completion_tokens", "Output tokens that count for clients.", "class")
         self.first_token = self._histogram("time_to_first_token_seconds", "Arrival to first write.", WAITS, "class")
         self.gap = self._histogram("inter_token_seconds", "Time between writes of a stream, per token.", GAPS, "class")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from server.config import TelemetryConfig
 from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.errors import (
     DeadlineError,
@@ -23,6 +24,7 @@ from server.errors import (
 from server.streams import Stream
 from server.telemetry.metrics import CLASSES, Metrics
 from server.telemetry.recording import Recorder
+from server.telemetry.trace import Metadata, RequestTrace, TracedObserver, Tracer, facts_of, make_tracer, parts_of
 
 log = structlog.get_logger("firsttoken.request")
 
@@ -51,10 +53,12 @@ def outcome_of(error: BaseException | None) -> str:
 class RequestTelemetry:
     """Implements :class:`server.streams.Observer`. Labels are resolved once, so that a write costs one observation."""
 
-    def __init__(self, metrics: Metrics, *, log_requests: bool) -> None:
+    def __init__(self, metrics: Metrics, config: TelemetryConfig) -> None:
         self._metrics = metrics
-        self._log_requests = log_requests
+        self._config = config
+        self._log_requests = config.log_requests
         self._recorder: Recorder | None = None
+        self._tracer: Tracer | None = None
         self._first = [metrics.first_token.labels(name) for name in CLASSES]
         self._gap = [metrics.gap.labels(name) for name in CLASSES]
         self._queue = [metrics.queue.labels(name) for name in CLASSES]
@@ -64,14 +68,30 @@ class RequestTelemetry:
             for outcome in OUTCOMES:
                 metrics.requests.labels(name, outcome)
 
-    def record(self, path: str, block_size: int) -> None:
-        """Record the traffic from now on. Raises OSError."""
-        self._recorder = Recorder(Path(path), block_size=block_size, began=time.monotonic())
+    def open(self, version: str) -> None:
+        """Before the first request. Raises ValueError, a sentence for operators, where traces are wanted and cannot be made."""
+        self._tracer = make_tracer(self._config, self._count_spans, version)
+
+    def record(self, block_size: int) -> None:
+        """Record the traffic from now on, where that is configured. Raises OSError."""
+        if self._config.recording:
+            self._recorder = Recorder(Path(self._config.recording), block_size=block_size, began=time.monotonic())
 
     def close(self, timeout: float) -> None:
-        """End the recording, where there is one."""
+        """End the recording, and send the traces that wait; ``timeout`` seconds at most in all."""
+        until = time.monotonic() + timeout
         if self._recorder is not None:
             self._recorder.close(timeout)
+        if self._tracer is not None:
+            self._tracer.close(max(0.0, until - time.monotonic()))
+
+    def trace(self, metadata: Metadata, arrival: float) -> RequestTrace | None:
+        """The trace of a request that has just come; None where it has none."""
+        return None if self._tracer is None else self._tracer.begin(metadata, arrival)
+
+    def traced(self, trace: RequestTrace) -> TracedObserver:
+        """Who observes the stream of a traced request in this one's place."""
+        return TracedObserver(trace, self)
 
     def first_delta(self, request: GenerationRequest, seconds: float) -> None:
         self._first[request.priority].observe(seconds)
@@ -79,12 +99,22 @@ class RequestTelemetry:
     def next_delta(self, request: GenerationRequest, seconds_per_token: float) -> None:
         self._gap[request.priority].observe(seconds_per_token)
 
-    def refused(self, error: BaseException, priority: PriorityClass = PriorityClass.INTERACTIVE) -> None:
+    def refused(
+        self,
+        error: BaseException,
+        priority: PriorityClass = PriorityClass.INTERACTIVE,
+        trace: RequestTrace | None = None,
+    ) -> None:
         """A request that never reached the engine."""
         self._count(priority, error)
+        facts = {"request": name} if (name := getattr(error, "request_id", "")) else {}
+        facts |= _cause(error)
+        if trace is not None:
+            named = {f"firsttoken.{'request_id' if key == 'request' else key}": value for key, value in facts.items()}
+            trace.end((), {"firsttoken.class": CLASSES[priority], **named}, outcome_of(error))
+            facts["trace"] = trace.id
         if self._log_requests:
-            request = {"request": name} if (name := getattr(error, "request_id", "")) else {}
-            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority], **request, **_cause(error))
+            log.info("request", outcome=outcome_of(error), priority=CLASSES[priority], **facts)
 
     def settled(self, stream: Stream) -> None:
         """Called once for each request that reached the engine."""
@@ -99,15 +129,19 @@ class RequestTelemetry:
                 self._queue[request.priority].observe(end.timings.queued)
             if stream.failure is None:
                 self._total[request.priority].observe(end.timings.total)
+        trace = _end_trace(stream)
         if self._log_requests:
-            self._log(stream)
+            self._log(stream, trace)
+
+    def _count_spans(self, outcome: str, spans: int) -> None:
+        self._metrics.trace_spans.labels(outcome).inc(spans)
 
     def _count(self, priority: PriorityClass, error: BaseException | None) -> None:
         self._metrics.requests.labels(CLASSES[priority], outcome_of(error)).inc()
         if isinstance(error, OverloadedError):
             self._metrics.rejections.labels(error.reason).inc()
 
-    def _log(self, stream: Stream) -> None:
+    def _log(self, stream: Stream, trace: dict[str, str]) -> None:
         # Prompts and outputs never get here: what people write to a model is theirs.
         request, end = stream.request, stream.finished
         reason = next((output.ended for output in stream.outputs if output.ended), FinishReason.CANCELLED)
@@ -127,7 +161,18 @@ class RequestTelemetry:
             queued=_rounded(timings.queued if timings else None),
             first_token=_rounded(timings.first_token if timings else None),
             total=_rounded(timings.total if timings else None),
+            **trace,
         )
+
+
+def _end_trace(stream: Stream) -> dict[str, str]:
+    """End the trace of a request that is over, where it has one; what the log says of it."""
+    seen = stream.observer
+    if not isinstance(seen, TracedObserver):
+        return {}
+    facts = facts_of(stream, priority=CLASSES[stream.request.priority])
+    seen.trace.end(parts_of(seen, stream, time.monotonic()), facts, outcome_of(stream.failure))
+    return {"trace": seen.trace.id}
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -13,6 +13,7 @@ from server.engine import (
     FinishReason,
     GenerationRequest,
     PriorityClass,
+    PromptChunk,
     PromptScored,
     RequestFinished,
     SequenceFinished,
@@ -26,7 +27,15 @@ EVERY_EVENT: list[Event] = [
     TokensEvent(7, 1, (3, 4), logprobs=(-0.5, -1.25), top=(((3, -0.5), (9, -1.0)), ((4, -1.25),)), first=True),
     *(SequenceFinished(7, 1, reason, completion_tokens=5, discarded_tokens=2) for reason in FinishReason),
     PromptScored(7, 1, (-2.5, -0.125), top=(((3, -2.0),), ((4, -0.125),))),
-    RequestFinished(7, FinishReason.END, 12, 8, Timings(0.1, None, 0.25, 1.5), preemptions=3),
+    RequestFinished(
+        7,
+        FinishReason.END,
+        12,
+        8,
+        Timings(0.1, None, 0.25, 1.5),
+        preemptions=3,
+        chunks=(PromptChunk(0.1, 0.2, 0, 64), PromptChunk(0.2, 0.25, 64, 3)),
+    ),
 ]
 
 
@@ -49,6 +58,7 @@ def test_every_command_comes_back_as_it_went(priority: PriorityClass) -> None:
     asked = msgspec.structs.replace(
         request(5, [3, 4, 5], deadline=9.5),
         priority=priority,
+        traced=True,
         cache_salt=b"\x00salt",
         sampling=SamplingParams(temperature=0.7, top_k=4, seed=2**64 - 1),
     )
