@@ -54,6 +54,8 @@ class ExecutorEngine:
         self._deliver: Deliver = _refuse
         self._threads: list[threading.Thread] = []
         self._closing = False
+        self._iterations = -1
+        """The executor's, when it last gave nothing."""
         self._taken_requests = self._taken_tokens = 0
         self._snapshot = Snapshot(feed.stats(), 0, 0)
 
@@ -116,8 +118,9 @@ class ExecutorEngine:
     def _await(self) -> None:
         began = time.perf_counter()
         responses = self._executor.await_responses(AWAIT)
-        self._pulse.beat()
         if not responses:
+            if self._moves():
+                self._pulse.beat()
             return
         seconds = time.perf_counter() - began
         self._pulse.step_ended(seconds, 0.0)
@@ -125,6 +128,13 @@ class ExecutorEngine:
         with self._lock:
             self._feed.apply(responses, self._clock())
             self._turn()
+
+    def _moves(self) -> bool:
+        """Whether the executor works on, or has nothing to do. A call that came back empty says only that this thread is alive."""
+        with self._lock:
+            stats = self._executor.stats()
+        before, self._iterations = self._iterations, stats.iterations
+        return stats.iterations != before or not (stats.active or stats.queued)
 
     def _feed_turn(self) -> None:
         with self._lock:

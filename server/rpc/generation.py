@@ -10,6 +10,7 @@ from server.rpc.messages import Completions, PromptMessages, delta_message, fina
 from server.rpc.opening import Answer, Opener
 from server.rpc.prompts import check_ids, check_prompt
 from server.rpc.warm_up_pass import WarmUpPass
+from server.streams import Stream
 
 REQUEST_ID_KEY = "firsttoken-request-id"
 """Initial metadata of an admitted call: the id that the logs use, the client's own where it gave one."""
@@ -29,7 +30,7 @@ class GenerationService(GenerationServicer):
         answer = await self._open(request, context)
         async with self._opener.reading(answer.stream, context):
             await context.send_initial_metadata(initial_metadata(answer))
-            await self._write_all(answer, context)
+            await _write_all(answer, context)
 
     async def Complete(self, request: pb.GenerateRequest, context: CallContext) -> pb.CompleteResponse:
         answer = await self._open(request, context)
@@ -64,24 +65,31 @@ class GenerationService(GenerationServicer):
         arrival = self._opener.clock()
         return await self._opener.open(request, context, arrival, is_warm_up=self._warm_up.admits(context))
 
-    async def _write_all(self, answer: Answer, context: CallContext) -> None:
-        stream, prompt = answer.stream, PromptMessages(answer)
-        while deltas := await stream.read():
-            if prompt.wanted:
-                await self._write_prompt(prompt, context)
-            for delta in deltas:
-                stream.writing()
-                await context.write(delta_message(delta))
-                stream.written()
-        if prompt.wanted:
-            await self._write_prompt(prompt, context)
-        if stream.finished is not None:
-            await context.write(final_message(stream, stream.finished))
 
-    async def _write_prompt(self, prompt: PromptMessages, context: CallContext) -> None:
-        event = prompt.take()
-        if event is not None:
-            await context.write(pb.GenerateResponse(prompt=event))
+async def _write_all(answer: Answer, context: CallContext) -> None:
+    stream, prompt = answer.stream, PromptMessages(answer)
+    while deltas := await stream.read():
+        if prompt.wanted:
+            await _write_prompt(prompt, stream, context)
+        for delta in deltas:
+            await _write(delta_message(delta), stream, context)
+    if prompt.wanted:
+        await _write_prompt(prompt, stream, context)
+    if stream.finished is not None:
+        await _write(final_message(stream, stream.finished), stream, context)
+
+
+async def _write_prompt(prompt: PromptMessages, stream: Stream, context: CallContext) -> None:
+    event = prompt.take()
+    if event is not None:
+        await _write(pb.GenerateResponse(prompt=event), stream, context)
+
+
+async def _write(message: pb.GenerateResponse, stream: Stream, context: CallContext) -> None:
+    """Whatever it is: a client that does not take it loses its stream."""
+    stream.writing()
+    await context.write(message)
+    stream.written()
 
 
 def initial_metadata(answer: Answer) -> Metadata:

@@ -101,6 +101,9 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
         except ServerError as error:
             code = code_name(error)
             await _abort(context, _without_text(error, method))
+        except grpc.aio.InternalError:
+            code = "CANCELLED"  # what was to be sent cannot be: the connection is gone
+            await _abort(context, RequestCancelledError("the client is gone"))
         except Exception as error:  # noqa: BLE001 - the last line of defence
             code = "INTERNAL"
             await _abort(context, _without_text(error, method))
@@ -166,7 +169,7 @@ def _code_of(context: CallContext) -> str:
 
 
 async def _abort(context: CallContext, error: ServerError) -> None:
-    """End the call with a status. Raises AbortError, as gRPC does, unless the client has stopped to read."""
-    with contextlib.suppress(asyncio.TimeoutError):
+    """End the call with a status. Raises AbortError, as gRPC does, unless the client has stopped to read, or is gone."""
+    with contextlib.suppress(asyncio.TimeoutError, grpc.aio.InternalError):
         async with asyncio.timeout(ABORT_PATIENCE):
             await context.abort_with_status(grpc_status(error))

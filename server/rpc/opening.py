@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import grpc
 import msgspec
 
 from protos.firsttoken.v1 import generation_pb2 as pb
@@ -199,6 +200,10 @@ class Opener:
         except ServerError as error:
             error.request_id = stream.public_id
             raise
+        except grpc.aio.InternalError as broken:
+            # A write that waited for the client's window learns of the connection's end before gRPC cancels the call.
+            stream.failure = stream.failure or departure(_reason(context))
+            raise stream.failure from broken
         except Exception:
             stream.failure = stream.failure or InternalError("the stream's handler failed")
             raise

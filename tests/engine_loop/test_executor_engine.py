@@ -21,6 +21,7 @@ from server.errors import UnavailableError
 from server.executor_loop import ExecutorEngine
 from server.scheduling.admission import Admission
 from server.scheduling.executor_feed import ExecutorFeed
+from server.watchdog import PERIOD, EngineWatchdog
 from tests.engine_loop.rig import BLOCK, LANGUAGE, alone
 from tests.engine_loop.rig import request as asked_for
 from tests.trtllm.engines import FACTS
@@ -100,6 +101,13 @@ class ExecutorRig:
             while not condition():
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise TimeoutError
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Where no event tells of it."""
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def wait_ends(self, count: int) -> None:
         self.wait(lambda: len(self.ends()) >= count)
@@ -199,3 +207,21 @@ def test_calls_that_hold_up_every_thread_are_counted_where_the_library_has_them(
     rig.wait_ends(4)
     stats = rig.engine.stats()
     assert (stats.held_calls > 0) == (stats.held_seconds > 0) == isinstance(rig.executor, TrtllmExecutor)
+
+
+def test_an_executor_that_stands_still_with_requests_inside_shows_no_life_case_K2() -> None:
+    """Calls that come back empty say only that our own thread is alive; an idle executor, though, beats."""
+    faults = Faults()
+    rig = ExecutorRig("simulated", faults=faults)
+    watchdog = EngineWatchdog(rig.engine, stuck_after=1.0)
+    rig.wait_for(lambda: rig.engine.stats().last_step_age is not None)
+    idle_since = time.monotonic()
+    while time.monotonic() < idle_since + 1.5:
+        assert watchdog.look() is None
+        time.sleep(PERIOD)
+    rig.submit(asked_for(1, [5, 6], max_tokens=100))
+    rig.wait(lambda: len(rig.output[1]) > 1)
+    faults.hang()
+    rig.wait_for(lambda: "stuck" in (watchdog.look() or ""))
+    rig.engine.close(5)
+    assert len(rig.ends()[1]) == 1

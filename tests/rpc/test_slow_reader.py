@@ -3,44 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import struct
+
+import pytest
 
 from tests.fakes.fake_engine import FakeEngine
-from tests.fakes.running import collect, request, running, until
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS = 0, 1, 4
-END_STREAM, END_HEADERS = 1, 4
-INITIAL_WINDOW_SIZE = 4
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header without compression (RFC 7541, 6.2.2)."""
-    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def call_with_no_window(path: bytes, message: bytes) -> bytes:
-    """A gRPC call whose client lets the server send not one byte of data."""
-    fields = (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", path),
-        (b":authority", b"test"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-    )
-    headers = b"".join(literal(name, value) for name, value in fields)
-    body = b"\x00" + struct.pack(">I", len(message)) + message
-    return (
-        PREFACE
-        + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0))
-        + frame(HEADERS, END_HEADERS, 1, headers)
-        + frame(DATA, END_STREAM, 1, body)
-    )
+from tests.fakes.running import Running, collect, request, running, until
+from tests.rpc.raw_http2 import GENERATE, call, greeting
 
 
 async def test_a_stalled_reader_is_cut_off_and_others_stream_on_case_H10() -> None:
@@ -48,7 +16,7 @@ async def test_a_stalled_reader_is_cut_off_and_others_stream_on_case_H10() -> No
     async with running(engine, limits__reader_stall=0.5, lifecycle__warm_up=False) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.app.grpc_port)
         message = request(max_tokens=900_000).SerializeToString()
-        writer.write(call_with_no_window(b"/firsttoken.v1.Generation/Generate", message))
+        writer.write(greeting(window=0) + call(GENERATE, message))
         await until(lambda: bool(engine.live))
         _, _, final = await collect(server.generation.Generate(request(max_tokens=50)))
         assert final.usage.completion_tokens == 50
@@ -58,3 +26,47 @@ async def test_a_stalled_reader_is_cut_off_and_others_stream_on_case_H10() -> No
         assert samples["firsttoken_requests_total{class=interactive,outcome=stalled}"] == 1
         writer.close()
         await reader.read()
+
+
+async def test_a_connection_that_breaks_amid_a_blocked_write_is_a_client_gone_and_no_fault_of_ours(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The write then fails before the call is cancelled: once it was counted, and logged, as an internal error."""
+    engine = FakeEngine(step_seconds=0.001, max_context=100_000)
+    async with running(engine, lifecycle__warm_up=False) as server:
+        writers = [await unread(server, max_tokens=90_000) for _ in range(20)]
+        await until(lambda: all_blocked(server, 20), 60)
+        for writer in writers:
+            writer.transport.abort()
+        await until(lambda: not engine.live)
+        await until(lambda: not server.app._open_streams())
+        samples = await server.metrics()
+        assert samples["firsttoken_requests_total{class=interactive,outcome=cancelled}"] == 20
+    assert "internal error" not in capfd.readouterr().err
+
+
+async def test_a_reader_that_stalls_before_the_last_message_is_cut_off_too() -> None:
+    """Nothing of it fits into the client's window, or the output and not the end."""
+    engine = FakeEngine(step_seconds=0.001)
+    async with running(engine, limits__reader_stall=0.5, lifecycle__warm_up=False) as server:
+        writers = [await unread(server, max_tokens=1, window=window) for window in range(0, 60, 5)]
+        await until(lambda: len(engine.submitted) == len(writers))
+        await until(lambda: not engine.live)
+        await until(lambda: not server.app._open_streams(), 30)
+        samples = await server.metrics()
+        assert samples["firsttoken_requests_total{class=interactive,outcome=stalled}"] == len(writers)
+        for writer in writers:
+            writer.close()
+
+
+async def unread(server: Running, *, max_tokens: int, window: int = 0) -> asyncio.StreamWriter:
+    """The connection of a call whose answer may not be sent."""
+    _, writer = await asyncio.open_connection("127.0.0.1", server.app.grpc_port)
+    writer.write(greeting(window) + call(GENERATE, request(max_tokens=max_tokens).SerializeToString()))
+    return writer
+
+
+def all_blocked(server: Running, streams: int) -> bool:
+    """Whether so many streams have been in one write for a while."""
+    registry = server.app._registry
+    return registry is not None and sum(stream.stalled(0.2) for stream in registry) == streams

@@ -1,0 +1,120 @@
+"""What must hold under fire, and the tally of what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.process import TOKEN, Server
+
+HELD = (
+    "open_streams",
+    "running_sequences",
+    "queued_requests",
+    "waiting_tokens",
+    'kv_blocks{state="in_use"}',
+    'kv_blocks{state="quarantined"}',
+)
+"""Metrics that are 0 when nobody asks for anything."""
+QUIET = 60.0
+"""Seconds for everything to be given back, on a machine that does much else."""
+RSS_GROWTH = 1.02
+ROUNDS_TO_JUDGE = 9
+"""Fewer rounds say nothing about growth."""
+MOST = {"asyncio_": 32, "engine": 1, "engine-feed": 1, "simulated-executor": 1}
+"""Threads whose number has a bound of its own: asyncio's pool, which grows and stays; the engine's, which a swap may change."""
+BEFORE, AFTER = 1.0, 0.5
+"""Seconds by which a fault may show at a request that began after it was thrown, or ended before that was noted."""
+
+
+@dataclass
+class Tally:
+    """What happened, and which laws did not hold."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    troubles: list[tuple[float, float]] = field(default_factory=list)
+    """When something was done that may cost requests their answer: from, until."""
+
+    def count(self, outcome: str, *, wrong: str | bool = False) -> None:
+        self.outcomes[outcome] += 1
+        if wrong:
+            self.broken.append(str(wrong))
+
+    def troubled(self, began: float) -> bool:
+        """Whether a request that ran from ``began`` until now can have met with trouble."""
+        now = time.monotonic()
+        return any(start - AFTER <= now and began - BEFORE <= end for start, end in self.troubles)
+
+
+@dataclass
+class Books:
+    """One process's account, kept from round to round."""
+
+    memory: list[float] = field(default_factory=list)
+    reference: dict[str, Any] | None = None
+    """What it held after its first round: more than that later is a leak."""
+
+    @property
+    def growth(self) -> float:
+        """Resident memory after the last round, over that after the warm-up: the first third of the rounds."""
+        return self.memory[-1] / self.memory[len(self.memory) // 3]
+
+    def close(self, tally: Tally, what: str) -> str:
+        """The life is over; a line about it."""
+        if not self.memory:
+            return f"{what}: no round"
+        if len(self.memory) >= ROUNDS_TO_JUDGE and self.growth > RSS_GROWTH:
+            tally.broken.append(f"{what}: memory grew by the factor {self.growth:.3f}, the limit is {RSS_GROWTH}")
+        return f"{what}: {len(self.memory)} rounds, memory {self.memory[-1] / 2**20:.1f} MiB, x {self.growth:.3f}"
+
+
+async def settle(server: Server, books: Books, tally: Tally) -> None:
+    """Nobody asks for anything: everything must be given back, and nothing may have broken."""
+    deadline = time.monotonic() + QUIET
+    while problems := _held(await server.metrics()) + _leaked(found := await server.control("inspect"), books):
+        tally.broken += found["broken"]
+        if time.monotonic() > deadline:
+            tally.broken.append(f"still held {QUIET:g} s after the last request: {problems}")
+            break
+        await asyncio.sleep(0.1)
+    tally.broken += found["broken"]
+    books.reference = books.reference or found
+    books.memory.append(found["rss"])
+    if not found["looks"]:
+        tally.broken.append("nobody looked at the engine's books")
+    metrics = await server.metrics()
+    faults = [name for name in metrics if name.startswith("requests_total{") and 'outcome="error"' in name]
+    if any(metrics[name] for name in faults) or not metrics["ready"]:
+        tally.broken.append(f"internal errors {faults}, ready={metrics['ready']}")
+
+
+def _held(metrics: dict[str, float]) -> list[str]:
+    return [f"{name}={metrics[name]:g}" for name in HELD if metrics[name]]
+
+
+def _leaked(found: dict[str, Any], books: Books) -> list[str]:
+    """What the process holds beyond what it held after its first round."""
+    problems = [f"{name}={found[name]}" for name in ("alive", "streams") if found[name]]
+    if found["engines"] != 1:
+        problems.append(f"engines={found['engines']}")
+    if books.reference is None:
+        return problems
+    for kind in ("tasks", "threads", "files"):
+        beyond = Counter(found[kind]) - Counter(books.reference[kind])
+        problems += [
+            f"{kind} beyond the first round's: {name} x {count}"
+            for name, count in beyond.items()
+            if kind != "threads" or found[kind][name] > MOST.get(name, 0)
+        ]
+    return problems
+
+
+def check_log(server: Server, tally: Tally, *, secrets: tuple[str, ...]) -> None:
+    """Neither tokens nor prompts in any line, whatever went wrong; no defect of ours."""
+    log = server.log()
+    tally.broken += [f"the log tells {secret!r}" for secret in (TOKEN, *secrets) if secret in log]
+    tally.broken += [line[:400] for line in log.splitlines() if "internal error" in line or "never awaited" in line]
