@@ -14,9 +14,8 @@ from typing import Protocol
 from build_scripts.decoder import Decoder, Shape
 from build_scripts.numerics import NumericsChoice, WeightForm
 from build_scripts.weight_forms import INT4_GROUP, WIDE
+from engines.openvino.memory_need import RUNTIME_BYTES
 
-RUNTIME_BYTES = 220_000_000
-"""Resident size of the library with a model loaded, weights, key-value memory and activations aside."""
 BUILD_OVERHEAD_BYTES = 400_000_000
 """Interpreter, metadata, graph, and what the checkpoint's mapped pages and the allocator keep."""
 GRAPH_BYTES = 12_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from build_scripts.bill import RUNTIME_BYTES, kv_bytes_per_token
+from build_scripts.bill import kv_bytes_per_token
 from build_scripts.profile import machine
 from build_scripts.source import file_sha256
 from engines import manifest_file
@@ -17,6 +17,7 @@ from engines.manifest_file import REBUILD
 from engines.openvino.fitness import misfits
 from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.loader import read_manifest
+from engines.openvino.memory_need import loaded_bytes
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -76,10 +77,7 @@ def _changed(directory: Path, manifest: EngineManifest) -> Iterator[str]:
 
 
 def _memory(manifest: EngineManifest) -> Iterator[str]:
-    mapped = sum(entry.bytes for entry in manifest.files if entry.name.endswith(".bin"))
-    # Half floats are widened to the activations' precision when they are loaded.
-    widened = manifest.numerics.weights in ("f16", "bf16") and manifest.numerics.activations == "f32"
-    loaded = mapped + (2 * mapped if widened else mapped) + RUNTIME_BYTES
+    loaded = loaded_bytes(manifest)
     context = kv_bytes_per_token(manifest.model, manifest.numerics.kv_cache) * manifest.model.max_context
     available = available_memory()
     if loaded + context > available:

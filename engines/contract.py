@@ -40,7 +40,8 @@ class EngineError(Exception):
     EngineError
     ├── PlanError        a plan breaks the contract (id out of range, unknown sequence, too many rows); nothing was run
     ├── StepError        a step failed inside the library; the KV contents it was to write are undefined, the runner lives
-    ├── EngineLoadError  an engine cannot be loaded: its files, its numerics on this machine, its memory
+    ├── EngineLoadError  an engine cannot be loaded: its files, its numerics on this machine
+    │   └── EngineMemoryError   ... or its memory
     └── EngineDeadError  the engine cannot run anything any more
     """
 
@@ -55,6 +56,10 @@ class StepError(EngineError):
 
 class EngineLoadError(EngineError):
     """An engine cannot be loaded; names what is wrong and what was found. Raised by loaders, never by a loaded engine."""
+
+
+class EngineMemoryError(EngineLoadError):
+    """There is no room for it beside what is loaded already; names what it needs and what is available."""
 
 
 class EngineDeadError(EngineError):

@@ -22,18 +22,17 @@ from server.http import HttpPort
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.post_mortem import leave_behind, post_mortem
-from server.readiness import Readiness, Slot, State
+from server.readiness import Readiness, State
 from server.rpc.gate import Gate
 from server.rpc.generation import GenerationService
-from server.rpc.kserve.models import ModelBook
-from server.rpc.kserve.service import InferenceParts, InferenceService
-from server.rpc.kserve.statistics import Statistics
-from server.rpc.opening import GenerationParts, Opener
-from server.rpc.operations import OperationsParts, OperationsService
+from server.rpc.kserve.service import InferenceService
+from server.rpc.opening import Opener
+from server.rpc.operations import OperationsService
 from server.rpc.port import GrpcPort, address_of
-from server.serving import Serving, Servings
-from server.stream_registry import Names, StreamRegistry
-from server.swap import EngineSwap, Load
+from server.serving import Serving
+from server.stage import ENGINE_CLOSE, Stage
+from server.stream_registry import StreamRegistry
+from server.swap import EngineSource, EngineSwap
 from server.telemetry.loop_lag import watch_loop_lag
 from server.telemetry.metrics import Metrics
 from server.telemetry.requests import RequestTelemetry
@@ -44,8 +43,6 @@ log = structlog.get_logger(__name__)
 
 LAST_WORDS = 2.0
 """Seconds that handlers have to send their statuses once everything was ended."""
-ENGINE_CLOSE = 10.0
-"""Seconds that the engine thread has to end its step and free its memory."""
 
 
 class App:
@@ -57,10 +54,10 @@ class App:
         loading: Future[LoadedModel],
         phases: Phases,
         trouble: Future[str] | None = None,
-        load: Load | None = None,
+        engines: EngineSource | None = None,
     ) -> None:
         """``loading`` began before this module was even imported: the engine compiles meanwhile. ``trouble`` resolves with why the
-        server cannot go on, where others than itself can know. ``load`` loads further engines; None: there will be no other."""
+        server cannot go on, where others than itself can know. ``engines`` loads further engines; None: there will be no other."""
         self._config = config
         self._loading = loading
         self._phases = phases
@@ -68,16 +65,13 @@ class App:
         self._metrics = Metrics()
         self._readiness = Readiness()
         self._telemetry = RequestTelemetry(self._metrics, config.telemetry)
-        self._generation: Slot[GenerationParts] = Slot()
-        self._operations: Slot[OperationsParts] = Slot()
-        self._inference: Slot[InferenceParts] = Slot()
-        self._statistics = Statistics()
+        self._stage = Stage(config, self._readiness, self._metrics, self._telemetry)
         self._gate: Gate | None = None
         self._grpc: GrpcPort | None = None
         self._http: HttpPort | None = None
-        self._names: Names = {}
-        self._servings = Servings(ENGINE_CLOSE)
-        self._swap = EngineSwap(config, load, self._make, self._engine_failed, self._install) if load else None
+        self._servings = self._stage.servings
+        self._swap = EngineSwap(config, engines, self._stage, self._engine_failed, self._fail) if engines else None
+        self._stage.swap = None if self._swap is None else self._swap.to
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -137,11 +131,11 @@ class App:
         """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""
         self._telemetry.open(server_version())
         gate = self._gate = Gate(self._config, self._readiness, self._metrics)
-        opener = Opener(self._generation, self._readiness, self._telemetry, gate.quotas)
+        opener = Opener(self._stage.generation, self._readiness, self._telemetry, gate.quotas)
         generation = GenerationService(opener, gate.warm_up)
-        operations = OperationsService(self._operations, self._readiness, server_version())
+        operations = OperationsService(self._stage.operations, self._readiness, server_version())
         self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
-        inference = InferenceService(self._inference, opener, self._readiness, server_version())
+        inference = InferenceService(self._stage.inference, opener, self._readiness, server_version())
         grpc_port = GrpcPort(
             self._config.grpc,
             self._readiness,
@@ -163,25 +157,10 @@ class App:
 
     def _wire(self, model: LoadedModel) -> None:
         self._telemetry.record(model.engine.info.block_size)
-        first = self._make(model)
+        first = self._stage.make(model)
         first.start(self._engine_failed)
-        self._install(first)
+        self._stage.install(first)
         self._background(watch_loop_lag(self._metrics.loop_lag.observe))
-
-    def _make(self, model: LoadedModel) -> Serving:
-        return Serving(model, self._config, self._telemetry, self._names)
-
-    def _install(self, serving: Serving) -> None:
-        """New requests go to ``serving`` from now on; the one before lets its own finish."""
-        self._servings.install(serving)
-        engine = serving.engine
-        self._metrics.watch_engine(engine.info, engine.stats, server_version())
-        self._generation.fill(serving.parts)
-        swap = None if self._swap is None else self._swap.to
-        self._operations.fill(OperationsParts(engine, serving.limits, self._open_streams, serving.registry.abort, swap))
-        models = ModelBook(engine.info.model)
-        self._statistics.serve(models.kinds)
-        self._inference.fill(InferenceParts(models, self._statistics, engine.stats))
 
     async def _warm_up(self) -> None:
         lifecycle, grpc_port, gate = self._config.lifecycle, self._grpc, self._gate

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from server.text.tokenizer import TextTokenizer
 
 SIMULATED, SIMULATED_EXECUTOR = "simulated", "simulated-executor"
+DEFAULT_PROFILE = "instant"
 TOKENIZER_NAME = "tokenizer.json"
 
 
@@ -47,11 +48,25 @@ def load_model(config: Config, phases: Phases, under_way: Callable[[], object] =
     kind, _, profile = config.engine.directory.partition(":")
     if kind in (SIMULATED, SIMULATED_EXECUTOR):
         under_way()
-        return _load_simulated(profile or "instant", config, executor=kind == SIMULATED_EXECUTOR)
+        return _load_simulated(profile or DEFAULT_PROFILE, config, executor=kind == SIMULATED_EXECUTOR)
     if is_trtllm(config.engine.directory):
         under_way()
         return _load_trtllm(Path(config.engine.directory), config)
     return _load_openvino(Path(config.engine.directory), config, phases, under_way)
+
+
+def check_model(config: Config) -> None:
+    """What ``load_model`` would refuse, as far as a look without reading weights tells, memory aside. Raises as that does."""
+    kind, _, profile = config.engine.directory.partition(":")
+    if kind in (SIMULATED, SIMULATED_EXECUTOR):
+        from engines.simulated.cost import require_profile
+
+        require_profile(profile or DEFAULT_PROFILE)
+    else:
+        from engines.openvino.loader import check_engine, read_manifest
+
+        directory = Path(config.engine.directory)
+        check_engine(directory, read_manifest(directory))
 
 
 def _load_trtllm(directory: Path, config: Config) -> LoadedModel:

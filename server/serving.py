@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from protos.firsttoken.v1 import generation_pb2 as pb
-from server.concurrency import into_loop, start_daemon
+from server.concurrency import at_most, into_loop, start_daemon
 from server.config import Config
 from server.engine import Engine
 from server.errors import ServerError
@@ -135,6 +135,15 @@ class Servings:
         """End every request that is not complete. ``abandon``: the engines will say nothing more."""
         for serving in self:
             (serving.registry.abandon_all if abandon else serving.registry.fail_all)(error)
+
+    async def clear(self, grace: float, error: ServerError) -> None:
+        """Close every engine: who runs has ``grace`` seconds to finish, and then ends with ``error``."""
+        await at_most(grace, self.idle())
+        self.end_all(error, abandon=False)
+        await at_most(self._patience, self.idle())
+        await self.close(self._patience)
+        self._retiring.clear()
+        self.current = None
 
     async def close(self, patience: float) -> None:
         retiring = list(self._retiring.items())

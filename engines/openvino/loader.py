@@ -9,12 +9,13 @@ from pathlib import Path
 import openvino as ov
 
 from engines import manifest_file
-from engines.contract import EngineLoadError
+from engines.contract import EngineLoadError, EngineMemoryError
 from engines.manifest import EngineManifest
 from engines.openvino.fitness import misfits
 from engines.openvino.graph import page
 from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block
+from engines.openvino.memory_need import require_memory
 from engines.openvino.runner import LoadTimings, OpenVinoStepRunner
 from engines.openvino.settings import compile_properties
 from engines.sampling.constraint import Constraints
@@ -40,7 +41,9 @@ def load_runner(
     """See :func:`engines.openvino.load`."""
     _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
     manifest = manifest or read_manifest(directory)
-    _require_fit(directory, manifest)
+    check_engine(directory, manifest)
+    if kv_blocks is None:
+        require_memory(manifest, kv_bytes=_kv_budget(kv_bytes), available=available_memory())
     compiled_with = compile_properties(manifest.numerics, usable_cores() if threads is None else threads, properties)
     core = ov.Core()
     started = time.perf_counter()
@@ -76,7 +79,8 @@ def _require_positive(**values: int | None) -> None:
             raise EngineLoadError(f"{name}: must be at least 1, got {value}")
 
 
-def _require_fit(directory: Path, manifest: EngineManifest) -> None:
+def check_engine(directory: Path, manifest: EngineManifest) -> None:
+    """What can be said without reading a weight. Raises EngineLoadError naming all that is wrong."""
     if problems := list(misfits(directory, manifest)):
         raise EngineLoadError(f"{directory}: {'; '.join(problems)}")
 
@@ -108,13 +112,16 @@ def _check_shapes(compiled: ov.CompiledModel, manifest: EngineManifest) -> None:
 def _block_count(block_bytes: int, kv_bytes: int | None, kv_blocks: int | None) -> int:
     """The pool's size. Raises EngineLoadError where the memory for it is not there: it is committed block by block, as blocks are
     first written, and running out then would end the process."""
-    available = available_memory()
-    budget = kv_bytes or min(DEFAULT_KV_BYTES, available // _DEFAULT_SHARE)
+    available, budget = available_memory(), _kv_budget(kv_bytes)
     count = kv_blocks or budget // block_bytes
     if count < 1:
         raise EngineLoadError(f"kv_bytes: must hold one block of {block_bytes} bytes at least, got {budget}")
     if count * block_bytes > available:
-        raise EngineLoadError(
+        raise EngineMemoryError(
             f"kv memory: {count} blocks of {block_bytes} bytes need {count * block_bytes} bytes, {available} are available"
         )
     return count
+
+
+def _kv_budget(kv_bytes: int | None) -> int:
+    return kv_bytes or min(DEFAULT_KV_BYTES, available_memory() // _DEFAULT_SHARE)

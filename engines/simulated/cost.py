@@ -11,6 +11,8 @@ import random
 
 import msgspec
 
+from engines.contract import EngineLoadError
+
 
 class StepShape(msgspec.Struct, frozen=True):
     """What of a step determines its cost. A row of one new token after some past is a decode; any other row is a chunk."""
@@ -85,3 +87,10 @@ PROFILES: dict[str, CostModel] = {
     ),
 }
 """Named cost models for ``engines.simulated.load``."""
+
+
+def require_profile(name: str) -> CostModel:
+    """Raises EngineLoadError where there is none of this name."""
+    if name not in PROFILES:
+        raise EngineLoadError(f"profile: must be one of {', '.join(sorted(PROFILES))}, got {name!r}")
+    return PROFILES[name]

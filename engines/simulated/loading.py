@@ -8,11 +8,11 @@ from typing import Generic, Literal, TypedDict, TypeVar, overload
 
 import msgspec
 
-from engines.contract import EngineLoadError, RequestExecutor, StepRunner
+from engines.contract import RequestExecutor, StepRunner
 from engines.manifest import SCHEMA_VERSION, EngineManifest, ModelShape, Numerics, Source, StepProfile, TokenizerInfo
 from engines.sampling.constraint import Constraints
 from engines.simulated.clock import Clock
-from engines.simulated.cost import PROFILES, CostModel
+from engines.simulated.cost import CostModel, require_profile
 from engines.simulated.draws import Drawer, LogitDrawer, TokenDrawer
 from engines.simulated.executor import SimulatedExecutor
 from engines.simulated.faults import Faults
@@ -90,9 +90,7 @@ def load(
     """A step runner, or with ``executor`` a request executor, that costs what ``profile`` says. Raises EngineLoadError for an unknown one.
 
     ``constraints``: what makes constraints of guides; None = no structured output."""
-    if profile not in PROFILES:
-        raise EngineLoadError(f"profile: must be one of {', '.join(sorted(PROFILES))}, got {profile!r}")
-    shape, cost, info = shape or SimulatedShape(), PROFILES[profile], tokenizer_info()
+    shape, cost, info = shape or SimulatedShape(), require_profile(profile), tokenizer_info()
     language = Language(
         shape.vocab_size,
         end_ids=info.end_ids,

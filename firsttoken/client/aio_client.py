@@ -58,9 +58,9 @@ class AsyncClient(BaseClient):
         method = self._connections.next().operations.GetLoad
         return replies.load_of(await self._call(method, operations_pb2.GetLoadRequest(), timeout))
 
-    async def load_engine(self, directory: str, *, timeout: float | None = None) -> ServerInfo:
+    async def load_engine(self, directory: str, *, replace: bool = False, timeout: float | None = None) -> ServerInfo:
         """As Client.load_engine."""
-        request = operations_pb2.LoadEngineRequest(directory=directory)
+        request = operations_pb2.LoadEngineRequest(directory=directory, replace=replace)
         await self._call(self._connections.next().operations.LoadEngine, request, timeout)
         return await self.server_info(timeout=timeout)
 

@@ -56,11 +56,12 @@ class Client(BaseClient):
         request = operations_pb2.GetLoadRequest()
         return replies.load_of(self._call(self._connections.next().operations.GetLoad, request, timeout))
 
-    def load_engine(self, directory: str, *, timeout: float | None = None) -> ServerInfo:
+    def load_engine(self, directory: str, *, replace: bool = False, timeout: float | None = None) -> ServerInfo:
         """Have the server serve another engine, without a pause; for operators. ``directory`` is on its machine. What it serves then.
+        ``replace``: where memory does not hold both; the one that serves is closed first, and requests are refused meanwhile.
 
         Raises ConflictError, and then nothing was changed, and CallErrors. A ``timeout`` does not stop the server's loading."""
-        request = operations_pb2.LoadEngineRequest(directory=directory)
+        request = operations_pb2.LoadEngineRequest(directory=directory, replace=replace)
         self._call(self._connections.next().operations.LoadEngine, request, timeout)
         return self.server_info(timeout=timeout)
 

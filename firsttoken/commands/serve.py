@@ -125,12 +125,13 @@ def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -
 
         loading.add_done_callback(lambda _: link.report("failed" if loading.exception() else LOADED))
     from server.app import App  # after the load has begun: this imports for half a second
+    from server.swap import EngineSource
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         trouble = None if link is None else link.trouble
         # A job of several ranks is made for one engine.
-        load = None if link is not None else _load_another
-        status = runner.run(App(config, loading, phases, trouble, load).run())
+        engines = None if link is not None else EngineSource(_load_another, _check_another)
+        status = runner.run(App(config, loading, phases, trouble, engines).run())
     if status or not loading.done():
         # A hung engine's thread may never end, and its library could wait for it while Python shuts down.
         if link is not None:
@@ -172,14 +173,27 @@ def _load_another(config: Config) -> Future[LoadedModel]:
     from server.concurrency import start_daemon
     from server.loading import load_model
     from server.phases import Phases
-    from server.ranks.entry import is_trtllm
 
     def load() -> LoadedModel:
-        if is_trtllm(config.engine.directory):
-            raise ValueError("an engine of TensorRT-LLM is a job of processes; start a server of its own for it")
+        _refuse_jobs(config)
         return load_model(config, Phases())
 
     return start_daemon(load, "loader")
+
+
+def _check_another(config: Config) -> None:
+    """Whether such an engine can be loaded, before the one that serves is closed for it."""
+    from server.loading import check_model
+
+    _refuse_jobs(config)
+    check_model(config)
+
+
+def _refuse_jobs(config: Config) -> None:
+    from server.ranks.entry import is_trtllm
+
+    if is_trtllm(config.engine.directory):
+        raise ValueError("an engine of TensorRT-LLM is a job of processes; start a server of its own for it")
 
 
 def _quieten_grpc() -> None:

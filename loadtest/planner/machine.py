@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from build_scripts.bill import RUNTIME_BYTES, kv_bytes_per_token
+from build_scripts.bill import kv_bytes_per_token
 from engines.manifest import MANIFEST_NAME, EngineManifest
+from engines.openvino.memory_need import RUNTIME_BYTES
 from loadtest.errors import WorkloadError
 from loadtest.planner.memory import MemoryBill
 

@@ -24,8 +24,8 @@ class OperationsParts(msgspec.Struct, frozen=True):
     open_streams: Callable[[], int]
     abort: Callable[[str, str], bool]
     """(request id, why): ends a request; False where none is alive."""
-    swap: Callable[[str], Awaitable[EngineInfo]] | None = None
-    """Serve another directory; None where this server cannot."""
+    swap: Callable[[str, bool], Awaitable[EngineInfo]] | None = None
+    """Serve another directory; True: close what serves first. None where this server cannot."""
 
 
 class OperationsService(OperationsServicer):
@@ -63,7 +63,7 @@ class OperationsService(OperationsServicer):
         swap = self._parts.get().swap
         if swap is None:
             raise NotOfferedError("this server cannot swap its engine")
-        info = await swap(request.directory)
+        info = await swap(request.directory, request.replace)
         return pb.LoadEngineResponse(engine=info.kind, model=info.model, fingerprint=info.fingerprint)
 
     async def GetSteps(self, request: pb.GetStepsRequest, context: CallContext) -> pb.GetStepsResponse:

@@ -181,3 +181,15 @@ def test_readiness_only_moves_forward() -> None:
     assert not readiness.become(State.DRAINING)
     assert readiness.state is State.DRAINING
     assert readiness.become(State.FAILED)
+
+
+def test_only_a_replacement_leads_back_to_ready() -> None:
+    readiness = Readiness()
+    assert readiness.become(State.READY)
+    assert readiness.become(State.REPLACING)
+    assert not readiness.ready
+    assert readiness.become(State.READY)
+    assert readiness.become(State.REPLACING)
+    assert readiness.become(State.CLOSING)
+    assert not readiness.become(State.READY)
+    assert not readiness.become(State.REPLACING)

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from engines.contract import EngineLoadError
+from engines.contract import EngineLoadError, EngineMemoryError
 from firsttoken.client import AsyncClient, ConflictError
 from protos.firsttoken.v1 import operations_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
@@ -22,6 +22,7 @@ from server.concurrency import start_daemon
 from server.config import Config
 from server.loading import LoadedModel, load_model
 from server.phases import Phases
+from server.readiness import State
 from server.rpc.prompt_reader import PromptReader
 from server.swap import Load
 from tests.fakes.fake_engine import FakeEngine
@@ -85,7 +86,7 @@ async def test_a_load_that_fails_changes_nothing() -> None:
         return start_daemon(load, "loader")
 
     async with running(FakeEngine(OLD), another=fails) as server:
-        assert "built for another runtime; the engine that serves stays" in await refused(swap(server))
+        assert "built for another runtime; the engine before stays" in await refused(swap(server))
         _, text, _ = await collect(server.generation.Generate(request(max_tokens=20)))
         assert text == said(OLD, 20)
         assert "directory" in str((await code(server.operations.LoadEngine(pb.LoadEngineRequest())))[1])
@@ -232,3 +233,115 @@ async def test_the_triton_wires_counters_grow_through_a_swap() -> None:
         assert answer.raw_output_contents[0][4:].decode() == "Hi" + said(NEW, 20)
         (statistics,) = (await inference.ModelStatistics(wire.ModelStatisticsRequest(name="ensemble"))).model_stats
         assert statistics.inference_count == 2
+
+
+# ---------------------------------------------------------------------- one after the other, where memory does not hold both
+
+
+def replace(server: Running, directory: str = "new") -> Any:
+    return server.operations.LoadEngine(pb.LoadEngineRequest(directory=directory, replace=True), timeout=30)
+
+
+def fits_alone(engines: dict[str, FakeEngine], serves: FakeEngine) -> Load:
+    """A machine that holds one engine."""
+    loaded_now = [serves]
+
+    def load(config: Config) -> Future[LoadedModel]:
+        def one() -> LoadedModel:
+            if not loaded_now[0]._closing.is_set():
+                raise EngineMemoryError("memory: 2 engines, 1 has room")
+            loaded_now[0] = engines[config.engine.directory]
+            return loaded(loaded_now[0])
+
+        return start_daemon(one, "loader")
+
+    return load
+
+
+async def test_where_memory_holds_one_a_swap_is_refused_and_replace_lets_streams_finish_first() -> None:
+    old, new = FakeEngine(OLD, step_seconds=0.005), FakeEngine(NEW)
+    async with running(old, another=fits_alone({"new": new}, old)) as server:
+        assert "(`--replace` closes it first)" in await refused(swap(server))
+        streams = [
+            asyncio.ensure_future(collect(server.generation.Generate(request(max_tokens=200)))) for _ in range(32)
+        ]
+        await until(lambda: len(old.live) == 32)
+        swapping = asyncio.ensure_future(replace(server))
+        await until(lambda: server.app.readiness.state is State.REPLACING)
+        assert (await server.http("/readyz")) == (503, "replacing\n")
+        for asked in (server.generation.Generate(request()), server.generation.Complete(request())):
+            status, why = await code(collect(asked) if hasattr(asked, "__aiter__") else asked)
+            assert status is grpc.StatusCode.UNAVAILABLE
+            assert "being replaced" in str(why)
+        assert [text for _, text, _ in await asyncio.gather(*streams)] == [said(OLD, 200)] * 32
+        assert (await swapping).model == "fake"
+        assert server.app.readiness.ready
+        assert (await collect(server.generation.Generate(request(max_tokens=20))))[1] == said(NEW, 20)
+        assert (await server.http("/readyz"))[0] == 200
+        assert (await server.operations.GetLoad(pb.GetLoadRequest())).ready
+
+
+async def test_what_cannot_be_loaded_anywhere_costs_nobody_the_engine_that_serves() -> None:
+    old = FakeEngine(OLD)
+
+    def check(config: Config) -> None:
+        raise EngineLoadError("model.bin is missing")
+
+    async with running(old, another=gives(FakeEngine()), check=check) as server:
+        assert "model.bin is missing" in await refused(replace(server))
+        assert server.app.readiness.ready
+        assert not old._closing.is_set()
+
+
+async def test_an_engine_that_fails_after_the_old_one_closed_brings_that_back() -> None:
+    first, again = FakeEngine(OLD), FakeEngine(OLD)
+    mute = FakeEngine(silent_steps=10**6)
+    load = fits_alone({"new": mute, "simulated:first": again}, first)
+    flags = {"engine__directory": "simulated:first", "lifecycle__warm_up_timeout": 1.5}
+    async with running(first, another=load, **flags) as server:
+        await refused(replace(server))
+        assert server.app._engine is again
+        assert server.app.readiness.ready
+        assert (await collect(server.generation.Generate(request(max_tokens=20))))[1] == said(OLD, 20)
+
+
+async def test_where_nothing_can_be_loaded_any_more_the_process_ends() -> None:
+    def fails(config: Config) -> Future[LoadedModel]:
+        def load() -> LoadedModel:
+            raise EngineLoadError("the disk is gone")
+
+        return start_daemon(load, "loader")
+
+    async with running(FakeEngine(OLD), another=fails) as server:
+        await refused(replace(server))
+        assert await server.over == 1
+        assert server.app.readiness.state is State.FAILED
+
+
+async def test_a_stream_that_outlives_the_grace_ends_with_a_status() -> None:
+    old, new = FakeEngine(OLD, step_seconds=0.02), FakeEngine(NEW)
+    flags = {"lifecycle__drain_grace": 0.2}
+    async with running(old, another=fits_alone({"new": new}, old), **flags) as server:
+        endless = asyncio.ensure_future(code(collect(server.generation.Generate(request(max_tokens=400)))))
+        await until(lambda: len(old.live) == 1)
+        await replace(server)
+        assert await endless == (grpc.StatusCode.UNAVAILABLE, "the engine is being replaced")
+
+
+async def test_a_shutdown_amid_a_replacement_is_orderly() -> None:
+    release, new = threading.Event(), FakeEngine(NEW)
+
+    def slow(config: Config) -> Future[LoadedModel]:
+        def load() -> LoadedModel:
+            release.wait(30)
+            return loaded(new)
+
+        return start_daemon(load, "loader")
+
+    async with running(FakeEngine(OLD), another=slow) as server:
+        swapping = asyncio.ensure_future(code(replace(server)))
+        await until(lambda: server.app._engine is None)
+        server.app.request_stop()
+        assert await server.over == 0
+        assert (await swapping)[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        release.set()

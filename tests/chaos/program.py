@@ -1,7 +1,7 @@
 """The server under fire: `firsttoken serve` as it is, with a socket beside it by which faults are thrown and the books are read.
 
 Run as ``python -m tests.chaos.program SOCKET [serve's arguments]``. A request is one line of JSON, ``{"do": "fail"}``, an answer is one line.
-The product is not replaced anywhere: engines get the faults that they know of anyway, and what wraps the product's methods only looks.
+The product is not replaced anywhere: the simulated engines know of faults anyway, and what wraps the product's methods only looks.
 """
 
 from __future__ import annotations
@@ -33,29 +33,13 @@ class Instruments:
         """Laws that did not hold, as the code that found out said it."""
         self.open: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         """Requests by registry, from their submission to their one RequestFinished."""
-        self.faults: list[Any] = []
-        """The newest simulated engine's."""
         self.library_fails = False
         """The embedded engine's next step fails."""
         self.looks = 0
 
     def install(self) -> None:
-        self._give_faults()
         self._count_ends()
         self._look_at_books()
-
-    def _give_faults(self) -> None:
-        """To every engine that is going to be loaded."""
-        from engines import simulated
-        from engines.simulated.faults import Faults
-
-        load = simulated.load
-
-        def with_faults(*arguments: Any, **options: Any) -> Any:
-            self.faults[:] = [Faults()]
-            return load(*arguments, **options, faults=self.faults[0])
-
-        wrap(simulated, "load", with_faults)
 
     def fail_library_steps(self) -> None:
         """Once OpenVINO is there: a step of its that was told to fail does, when its time is over."""
@@ -143,17 +127,22 @@ class Control:
 
     def _fail(self) -> Json:
         """The next step fails."""
-        instruments = self._instruments
-        if instruments.faults:
-            instruments.faults[0].fail_next_step()
+        faults = self._faults()
+        if faults is None:
+            self._instruments.library_fails = True
         else:
-            instruments.library_fails = True
+            faults.fail_next_step()
         return {}
 
     def _hang(self) -> Json:
-        """The next step never ends."""
-        self._instruments.faults[0].hang()
+        """The next step never ends. Simulated engines only."""
+        self._faults().hang()
         return {}
+
+    def _faults(self) -> Any:  # noqa: ANN401 - engines.simulated.faults.Faults
+        """Of the engine that serves; None where it is no simulated one."""
+        engine = self._app._servings.current.engine
+        return getattr(getattr(engine, "_runner", None) or engine._executor, "faults", None)
 
     def _inspect(self) -> Json:
         """What the process holds. Threads, tasks and files by what they are, so that a leak names itself."""

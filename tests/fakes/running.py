@@ -24,7 +24,7 @@ from server.config_sources import load_config
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import State
-from server.swap import Load
+from server.swap import EngineSource, Load
 from server.telemetry.logging import configure_logging
 from server.text.chat import ChatTemplate
 from server.text.tokenizer import TextTokenizer
@@ -81,7 +81,14 @@ def loaded(engine: FakeEngine, *, template: bool = True) -> LoadedModel:
 Loader = Callable[[Config, Phases], LoadedModel]
 
 
-def make_app(config: Config, load: Loader, another: Load | None = None) -> App:
+Check = Callable[[Config], None]
+
+
+def fits(_: Config) -> None:
+    """The check of an engine that nothing is wrong with."""
+
+
+def make_app(config: Config, load: Loader, another: Load | None = None, check: Check = fits) -> App:
     """As `firsttoken serve` does: loading begins at once, in a thread."""
     phases = Phases()
 
@@ -89,12 +96,18 @@ def make_app(config: Config, load: Loader, another: Load | None = None) -> App:
         with phases.measure("load"):
             return load(config, phases)
 
-    return App(config, start_daemon(timed, "loader"), phases, load=another)
+    engines = EngineSource(another, check) if another is not None else None
+    return App(config, start_daemon(timed, "loader"), phases, engines=engines)
 
 
 @contextlib.asynccontextmanager
 async def running(
-    engine: FakeEngine | None = None, *, template: bool = True, another: Load | None = None, **flags: object
+    engine: FakeEngine | None = None,
+    *,
+    template: bool = True,
+    another: Load | None = None,
+    check: Check = fits,
+    **flags: object,
 ) -> AsyncIterator[Running]:
     """A ready server over a fake engine; it is stopped at the end."""
     engine = engine or FakeEngine()
@@ -102,19 +115,19 @@ async def running(
     def load(config: Config, phases: Phases) -> LoadedModel:
         return loaded(engine, template=template)
 
-    async with started(load, another=another, **flags) as (app, channel, over):
+    async with started(load, another=another, check=check, **flags) as (app, channel, over):
         yield Running(app, engine, channel, over)
 
 
 @contextlib.asynccontextmanager
 async def started(
-    load: Loader, *, another: Load | None = None, **flags: object
+    load: Loader, *, another: Load | None = None, check: Check = fits, **flags: object
 ) -> AsyncIterator[tuple[App, Any, asyncio.Task[int]]]:
     """A ready server over whatever ``load`` gives, with a channel to it and the task of its life."""
     config = configure(**flags)
     configure_logging(config.telemetry)
     try:
-        app = make_app(config, load, another)
+        app = make_app(config, load, another, check)
         over = asyncio.create_task(app.run())
         while not app.readiness.ready:
             if over.done():

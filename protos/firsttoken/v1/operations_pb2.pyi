@@ -189,10 +189,12 @@ class StepRow(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., new_tokens: _Optional[int] = ..., past: _Optional[int] = ..., blocks: _Optional[int] = ..., want: _Optional[str] = ...) -> None: ...
 
 class LoadEngineRequest(_message.Message):
-    __slots__ = ("directory",)
+    __slots__ = ("directory", "replace")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     directory: str
-    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+    replace: bool
+    def __init__(self, directory: _Optional[str] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class LoadEngineResponse(_message.Message):
     __slots__ = ("engine", "model", "fingerprint")

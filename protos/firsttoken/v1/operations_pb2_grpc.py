@@ -89,7 +89,8 @@ class OperationsServicer:
 
     def LoadEngine(self, request, context):
         """Serves another engine without a pause: it is checked, loaded and tried out beside the one that serves; then new requests move over, running
-        streams finish where they are, and the old engine closes. FAILED_PRECONDITION, and nothing changed, where that cannot be.
+        streams finish where they are, and the old engine closes. FAILED_PRECONDITION, and nothing changed, where that cannot be. With replace,
+        the old engine goes first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
