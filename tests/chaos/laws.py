@@ -57,6 +57,8 @@ class Books:
     memory: list[float] = field(default_factory=list)
     reference: dict[str, Any] | None = None
     """What it held after its first round: more than that later is a leak."""
+    looks: int = 0
+    """Times that the engine's books were looked at."""
 
     @property
     def growth(self) -> float:
@@ -67,6 +69,8 @@ class Books:
         """The life is over; a line about it."""
         if not self.memory:
             return f"{what}: no round"
+        if not self.looks:
+            tally.broken.append(f"{what}: nobody looked at the engine's books")
         if len(self.memory) >= ROUNDS_TO_JUDGE and self.growth > RSS_GROWTH:
             tally.broken.append(f"{what}: memory grew by the factor {self.growth:.3f}, the limit is {RSS_GROWTH}")
         return f"{what}: {len(self.memory)} rounds, memory {self.memory[-1] / 2**20:.1f} MiB, x {self.growth:.3f}"
@@ -84,8 +88,7 @@ async def settle(server: Server, books: Books, tally: Tally) -> None:
     tally.broken += found["broken"]
     books.reference = books.reference or found
     books.memory.append(found["rss"])
-    if not found["looks"]:
-        tally.broken.append("nobody looked at the engine's books")
+    books.looks += found["looks"]
     metrics = await server.metrics()
     faults = [name for name in metrics if name.startswith("requests_total{") and 'outcome="error"' in name]
     if any(metrics[name] for name in faults) or not metrics["ready"]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import sys
@@ -100,8 +101,8 @@ class Server:
 
     async def kill(self) -> None:
         """Whatever state it is in."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
+        if self.process is not None:
+            end(self.process)
             await self.process.wait()
 
     # ------------------------------------------------------------------ how to reach it
@@ -158,6 +159,13 @@ class Server:
     @property
     def _socket(self) -> Path:
         return self.folder / f"control-{self.lives}"
+
+
+def end(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL. (Process.kill() first looks whether it has ended, and then asyncio, which waits for it, never learns how.)"""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def _free_port() -> int:

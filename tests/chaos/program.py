@@ -139,7 +139,7 @@ class Control:
         self._faults().hang()
         return {}
 
-    def _faults(self) -> Any:  # noqa: ANN401 - engines.simulated.faults.Faults
+    def _faults(self) -> Any:
         """Of the engine that serves; None where it is no simulated one."""
         engine = self._app._servings.current.engine
         return getattr(getattr(engine, "_runner", None) or engine._executor, "faults", None)

@@ -24,7 +24,7 @@ from firsttoken.client import (
 )
 from protos.firsttoken.v1 import generation_pb2 as pb
 from tests.chaos.laws import Tally
-from tests.chaos.process import STALL, TOKEN, Server
+from tests.chaos.process import STALL, TOKEN, Server, end
 from tests.rpc.raw_http2 import GENERATE, call, greeting
 
 PROMPTS = tuple(f"Question {number}: " + "why is that so? " * number for number in range(1, 9))
@@ -254,8 +254,7 @@ class Storm:
             )
             if victim.stdout is not None:
                 await victim.stdout.readline()
-            with contextlib.suppress(ProcessLookupError):
-                victim.kill()
+            end(victim)
             await victim.wait()
             self.tally.count("killed")
             await self._pause(self._weather.victims)

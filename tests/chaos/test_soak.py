@@ -14,6 +14,7 @@ async def test_a_storm_breaks_no_law_case_D8_D12_H10_H11_I1_I2() -> None:
         for _ in range(2):
             await made.round(4)
             await settle(made.server, books, tally)
+        books.close(tally, "storm")
         await made.hang()
         await settle(made.server, Books(), tally)
         await made.drain()

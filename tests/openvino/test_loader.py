@@ -10,10 +10,11 @@ import openvino as ov
 import openvino.opset13 as ops
 import pytest
 
-from engines.contract import EngineLoadError
+from engines.contract import EngineLoadError, EngineMemoryError
 from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
-from engines.openvino import load
+from engines.openvino import load, loader
 from engines.openvino.graph import page
+from engines.openvino.memory_need import RUNTIME_BYTES, loaded_bytes
 from tests.openvino.tiny_engine import directory, tiny_runner, with_numerics
 
 BLOCK_BYTES = 3 * 2 * (2 * 32 * 32 * 4)
@@ -70,6 +71,27 @@ def test_memory_that_is_not_there_is_refused_at_once() -> None:
         EngineLoadError, match=rf"kv memory: {10**9} blocks of {BLOCK_BYTES} bytes need \d+ bytes, \d+ are"
     ):
         load(directory(), kv_blocks=10**9, threads=1)
+
+
+def test_the_whole_engine_is_billed_before_a_weight_is_read_case_B2_B3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swap loads beside an engine that serves: what both need together must be there."""
+    weights = sum(entry.bytes for entry in with_numerics().files if entry.name.endswith(".bin"))
+    need = RUNTIME_BYTES + 2 * weights + 10 * BLOCK_BYTES
+    assert need == loaded_bytes(with_numerics()) + 10 * BLOCK_BYTES
+
+    def never(core: ov.Core, path: Path) -> ov.Model:
+        raise AssertionError(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "available_memory", lambda: need - 1)
+        patched.setattr(loader, "_read", never)
+        with pytest.raises(
+            EngineMemoryError, match=r"memory: .* needs 22\d MB loaded and 0 MB .* together; 22\d MB are"
+        ):
+            load(directory(), kv_bytes=10 * BLOCK_BYTES, threads=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "available_memory", lambda: need)
+        load(directory(), kv_bytes=10 * BLOCK_BYTES, threads=1).close()
 
 
 def test_default_memory_is_bounded() -> None:
