@@ -185,7 +185,8 @@ class Storm:
             )
             await self._pause(0.2)
         except CallError as error:
-            self.tally.count("error", wrong=f"{error.status}: {error}")
+            spent = time.monotonic() - began
+            self.tally.count("error", wrong=f"{error.status} after {spent:.3f} s, deadline {seconds}: {error}")
         else:
             right = self.truth.get(prompt, text)
             self.tally.count("ok", wrong=text != right and f"another answer: {text[:40]!r}")
