@@ -297,7 +297,7 @@ async def test_an_engine_that_fails_after_the_old_one_closed_brings_that_back() 
     first, again = FakeEngine(OLD), FakeEngine(OLD)
     mute = FakeEngine(silent_steps=10**6)
     load = fits_alone({"new": mute, "simulated:first": again}, first)
-    flags = {"engine__directory": "simulated:first", "lifecycle__warm_up_timeout": 1.5}
+    flags: dict[str, Any] = {"engine__directory": "simulated:first", "lifecycle__warm_up_timeout": 1.5}
     async with running(first, another=load, **flags) as server:
         await refused(replace(server))
         assert server.app._engine is again
@@ -320,7 +320,7 @@ async def test_where_nothing_can_be_loaded_any_more_the_process_ends() -> None:
 
 async def test_a_stream_that_outlives_the_grace_ends_with_a_status() -> None:
     old, new = FakeEngine(OLD, step_seconds=0.02), FakeEngine(NEW)
-    flags = {"lifecycle__drain_grace": 0.2}
+    flags: dict[str, Any] = {"lifecycle__drain_grace": 0.2}
     async with running(old, another=fits_alone({"new": new}, old), **flags) as server:
         endless = asyncio.ensure_future(code(collect(server.generation.Generate(request(max_tokens=400)))))
         await until(lambda: len(old.live) == 1)
