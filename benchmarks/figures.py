@@ -20,6 +20,7 @@ MODULES = (
     "fidelity",
     "isolation",
     "startup",
+    "ranks",
     "overhead",
     "prefix",
     "planning",

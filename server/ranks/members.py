@@ -36,6 +36,8 @@ class Members:
         """Which rank went without a word."""
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The leader's exit status."""
+        self.joined = asyncio.Event()
+        """Every rank is there."""
         self.loaded = asyncio.Event()
         """Every rank has its weights."""
 
@@ -45,6 +47,8 @@ class Members:
         if not isinstance(hello, Hello):
             raise TypeError(f"a rank began with {hello}")
         member = self._members[hello.rank] = Member(hello.rank, hello.pid, writer)
+        if len(self._members) == self._world_size:
+            self.joined.set()
         if member.rank == LEADER:
             for message in self._waiting:
                 writer.write(line(message))

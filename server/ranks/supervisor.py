@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import tempfile
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from server.phases import Phases
 from server.ranks.members import Members
 from server.ranks.messages import Drain, Fail
 from server.ranks.output import RankOutput
@@ -49,6 +51,7 @@ class Supervisor:
         """``explain``: what the ranks' last lines mean, where somebody knows."""
         self._job = job
         self._explain = explain
+        self._phases = Phases()
         self._outputs = [RankOutput(_writer(sys.stdout.fileno())), RankOutput(_writer(sys.stderr.fileno()))]
 
     @property
@@ -57,6 +60,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """The exit status: the leader's own where it ended by itself, 1 where the job broke."""
+        self._phases.since_exec("preflight")
         self._members = Members(self._job.world_size)
         self._drain_asked = asyncio.Event()
         with tempfile.TemporaryDirectory(prefix="firsttoken-") as folder, self._signals():
@@ -68,9 +72,12 @@ class Supervisor:
                 log.error("cannot start the ranks", why=str(error))  # noqa: TRY400 - written for operators
                 return 1
             pumps = [asyncio.ensure_future(pump) for pump in self._pumps(process)]
+            timing = [asyncio.ensure_future(phase) for phase in self._timed_phases()]
             try:
                 return await self._watch(process)
             finally:
+                for phase in timing:
+                    phase.cancel()
                 await self._bury(process)
                 await asyncio.wait(pumps, timeout=1.0)
                 server.close()
@@ -153,6 +160,19 @@ class Supervisor:
     def _pumps(self, process: Process) -> list[Coroutine[Any, Any, None]]:
         streams = zip(self._outputs, (process.stdout, process.stderr), strict=True)
         return [output.pump(stream) for output, stream in streams if stream is not None]
+
+    def _timed_phases(self) -> list[Coroutine[Any, Any, None]]:
+        """What a start consists of, said as each part ends: mpirun until every rank is there, the ranks until all have their weights.
+
+        The leader, which imports the server while the library loads, says its own parts.
+        """
+        began = time.perf_counter()
+
+        async def timed(phase: str, over: asyncio.Event) -> None:
+            await over.wait()
+            self._phases.record(phase, time.perf_counter() - began)
+
+        return [timed("ranks_joined", self._members.joined), timed("ranks_loaded", self._members.loaded)]
 
     def _drain(self) -> None:
         log.info("draining", again=self._draining, ranks=self._members.progress())

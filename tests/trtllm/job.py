@@ -55,6 +55,12 @@ class Job(ServerProcess):
     """A running job and its processes."""
 
     folder: Path
+    seconds_to_ready: float
+    """From exec until /readyz answered 200."""
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, as the supervisor and the leader told them, in the order in which they ended."""
+        return {str(line["phase"]): float(str(line["seconds"])) for line in self.log() if line["event"] == "started"}
 
     def processes(self) -> list[psutil.Process]:
         """Every one of ours that is alive, however it was started: each has the engine's directory on its command line."""
@@ -106,6 +112,7 @@ def job(
         flags = ["--grpc.port", "0", "--http.port", "0", "--telemetry.log_format", "json", *arguments]
         command = serve_command(str(folder / "engine"), *flags)
         log_path = folder / "log"
+        began = time.perf_counter()
         with log_path.open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=told, stdout=log, stderr=log)
         running = Job(process, log_path)
@@ -113,6 +120,7 @@ def job(
         try:
             if ready:
                 running.wait_until_ready()
+                running.seconds_to_ready = time.perf_counter() - began
             yield running
         finally:
             for left in running.processes():

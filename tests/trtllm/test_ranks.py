@@ -57,6 +57,7 @@ class Streams:
 
 def test_sigterm_loses_no_stream_and_ends_with_zero_case_i1_k3() -> None:
     with job() as running:
+        assert_the_start_was_told(running)
         assert len({running.rank(0).pid, running.rank(1).pid, running.mpirun().pid, running.process.pid}) == 4
         streams = Streams(running.target)
         running.process.send_signal(signal.SIGTERM)
@@ -65,6 +66,15 @@ def test_sigterm_loses_no_stream_and_ends_with_zero_case_i1_k3() -> None:
         assert streams.codes == [grpc.StatusCode.OK] * STREAMS
         assert streams.counts == [TOKENS] * STREAMS
         running.wait_until_gone(5)
+
+
+def assert_the_start_was_told(running: Job) -> None:
+    """Who waits for a start sees of what it consists: the supervisor's parts, and the leader's."""
+    phases = running.phases()
+    assert phases.keys() == {"preflight", "ranks_joined", "ranks_loaded", "load", "import", "ports", "warm_up", "ready"}
+    assert 0 < phases["ranks_joined"] <= phases["ranks_loaded"]
+    assert next(iter(phases)) == "preflight"
+    assert list(phases)[-1] == "ready"
 
 
 def kill_supervisor(running: Job) -> None:
