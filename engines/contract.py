@@ -347,6 +347,10 @@ class ExecutorStats(msgspec.Struct, frozen=True):
     """Calls into the library that keep every Python thread waiting ..."""
     call_seconds: float = 0.0
     """... and how long they took, all together."""
+    cached_blocks: int = 0
+    """Blocks that no sequence holds and that a later prompt may reuse, as far as the executor tells."""
+    evicted_blocks: int = 0
+    """Cached blocks given up to make room, since the start."""
 
 
 class RequestExecutor(Protocol):

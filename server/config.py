@@ -26,6 +26,9 @@ class EngineConfig(Section):
     """What a TensorRT-LLM engine that does not fit this machine leads to: no start, or warnings."""
     check_hashes: bool = True
     """Compare every byte of a TensorRT-LLM engine with its manifest before it is loaded; reading it fills the page cache."""
+    kv_events: Annotated[int, Field(ge=0, le=1_000_000)] = 16_384
+    """Changes of the KV cache that TensorRT-LLM's executor keeps until they are read, ten times a second: cached blocks and evictions are
+    told by them. 0: not told."""
     rank_start_timeout: Annotated[Seconds, Field(gt=0)] = 1800.0
     """Seconds that the ranks of a TensorRT-LLM engine have to load their weights; then the start fails and says which did not."""
 

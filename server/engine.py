@@ -211,6 +211,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Calls into an executor's library that keep every Python thread waiting; 0 for engines that have none."""
     held_seconds: float = 0.0
     """How long these took, all together."""
+    blocks_evicted: int = 0
+    """Cached blocks given up to make room for others."""
 
 
 class StepRow(msgspec.Struct, frozen=True):

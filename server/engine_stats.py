@@ -53,6 +53,7 @@ def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineSt
         deliver_seconds=pulse.deliver_seconds,
         held_calls=scheduling.held_calls,
         held_seconds=scheduling.held_seconds,
+        blocks_evicted=scheduling.blocks_evicted,
     )
 
 

@@ -121,6 +121,8 @@ class ExecutorEngine:
         if not responses:
             if self._moves():
                 self._pulse.beat()
+            with self._lock:
+                self._picture()  # what the last requests left behind, such as cached blocks, is told too
             return
         seconds = time.perf_counter() - began
         self._pulse.step_ended(seconds, 0.0)
@@ -159,6 +161,10 @@ class ExecutorEngine:
         for request in self._feed.take_cancellations(now):
             self._executor.cancel(request)
         self._hand_over()
+        self._picture()
+
+    def _picture(self) -> None:
+        """What everybody else sees from now on. Under the lock."""
         self._snapshot = Snapshot(self._feed.stats(self._executor.stats()), self._taken_requests, self._taken_tokens)
 
     def _take_commands(self) -> None:

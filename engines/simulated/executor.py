@@ -27,6 +27,7 @@ from engines.simulated.draws import Drawer, TokenDrawer
 from engines.simulated.faults import Faults
 from engines.simulated.inflight import InflightBatch, Iteration
 from engines.simulated.language import Language
+from engines.simulated.reuse import Journal
 
 CAPABILITIES = Capabilities(
     batch_invariant=True,
@@ -63,7 +64,9 @@ class SimulatedExecutor:
         drawer: Drawer | None = None,
         faults: Faults | None = None,
         cancel_lag: int = 1,
+        journal: Journal | None = None,
     ) -> None:
+        """``journal``: told of each block that becomes reusable or no longer is, on the thread that runs the iterations."""
         if max_num_tokens < max_batch_size:
             raise ValueError(
                 f"max_num_tokens: must be at least max_batch_size ({max_batch_size}), got {max_num_tokens}"
@@ -87,6 +90,7 @@ class SimulatedExecutor:
             faults=self.faults,
             seed=seed,
             cancel_lag=cancel_lag,
+            journal=journal,
         )
         self._lock = threading.Condition()
         self._responses: list[ExecutorResponse] = []

@@ -25,7 +25,7 @@ from engines.simulated.draws import Draw, Drawer, Drawn
 from engines.simulated.faults import Faults
 from engines.simulated.history import History
 from engines.simulated.jobs import Job, Seat
-from engines.simulated.reuse import ReusePool
+from engines.simulated.reuse import Journal, ReusePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class InflightBatch:
         faults: Faults,
         seed: int,
         cancel_lag: int,
+        journal: Journal | None = None,
     ) -> None:
         """``cancel_lag``: whole iterations that still run with a request after the one in which its cancel arrived."""
         self._limits = limits
@@ -58,6 +59,7 @@ class InflightBatch:
         self._noise = random.Random(seed)  # noqa: S311 - the same iterations must cost the same
         self._cancel_lag = cancel_lag
         self._pool = ReusePool(limits.block_count)
+        self._pool.journal = journal
         self._queue: list[Job] = []
         self._active: list[Job] = []
         self._jobs: dict[int, Job] = {}
@@ -207,6 +209,8 @@ class InflightBatch:
             reused_blocks=self._pool.reused,
             missed_blocks=self._pool.missed,
             iterations=self._iterations,
+            cached_blocks=self._pool.cached,
+            evicted_blocks=self._pool.evicted,
         )
 
     def check_integrity(self) -> None:

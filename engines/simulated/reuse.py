@@ -7,13 +7,17 @@ that hold it, and evicted in order of last use once nobody does.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engines.contract import EngineError
 
 BlockKey = tuple[int | None, int, int]
 """(salt, index of the block in its history, state after it)."""
+
+
+Journal = Callable[[bool, BlockKey], object]
+"""Told of each block that becomes reusable (True) or no longer is (False)."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,8 @@ class ReusePool:
         self.block_count = block_count
         self.reused = 0
         self.missed = 0
+        self.evicted = 0
+        self.journal: Journal | None = None
         self._private = 0
         self._cached: OrderedDict[BlockKey, int] = OrderedDict()
 
@@ -41,6 +47,11 @@ class ReusePool:
     def used(self) -> int:
         """Blocks that some sequence holds."""
         return self._private + sum(1 for holders in self._cached.values() if holders)
+
+    @property
+    def cached(self) -> int:
+        """Published blocks that nobody holds."""
+        return sum(1 for holders in self._cached.values() if not holders)
 
     def open(self, keys: Sequence[BlockKey]) -> Holding:
         """Hold the longest cached beginning of ``keys``, the full blocks of a prompt that may be reused."""
@@ -69,6 +80,7 @@ class ReusePool:
                 self._private -= 1
                 self._cached[key] = 0
                 self._hold(holding, key)
+                self._note(True, key)
             elif key not in held:
                 self._cached.move_to_end(key)
 
@@ -104,5 +116,11 @@ class ReusePool:
         idle = [key for key, holders in self._cached.items() if not holders][:excess]
         if len(idle) < excess:
             raise EngineError(f"blocks: {excess} too many in use of {self.block_count}; a reservation was not kept")
+        self.evicted += len(idle)
         for key in idle:
             del self._cached[key]
+            self._note(False, key)
+
+    def _note(self, reusable: bool, key: BlockKey) -> None:
+        if self.journal is not None:
+            self.journal(reusable, key)

@@ -19,6 +19,7 @@ from engines.contract import (
     PlanError,
 )
 from engines.executor_checks import check_request
+from engines.trtllm.cache_events import CacheEvents
 from engines.trtllm.causes import explain
 from engines.trtllm.native import Bindings
 from engines.trtllm.requests import GUIDES, check_offered, to_request
@@ -54,6 +55,7 @@ class NativeExecutor(Protocol):
     def await_responses(self, timeout: timedelta, /) -> list[Any]: ...
     def cancel_request(self, id: int, /) -> None: ...  # noqa: A002 - the library's name
     def get_latest_iteration_stats(self) -> list[Any]: ...
+    def get_kv_cache_event_manager(self) -> Any | None: ...  # noqa: ANN401 - the library ships no types
     def can_enqueue_requests(self) -> bool: ...
     def shutdown(self) -> None: ...
 
@@ -83,10 +85,15 @@ class TrtllmExecutor:
         self._progress_at = time.monotonic()
         self._lock = threading.Lock()
         self._awaiting = threading.Lock()
+        self._asking = threading.Lock()
+        """Whoever asks for statistics and events applies them before another asks: they come in order, once."""
         self._open: dict[int, OpenRequest] = {}
         self._held = HeldCalls()
         self._figures = IterationFigures(max_blocks=limits.block_count, block_size=limits.block_size)
         self._figures_at = float("-inf")
+        self._events = CacheEvents(bindings)
+        self._event_source = native.get_kv_cache_event_manager()
+        """None where the executor buffers none."""
         self._dead: str | None = None
         self._closed = False
 
@@ -151,17 +158,21 @@ class TrtllmExecutor:
         with self._lock:
             figures, live = self._figures, len(self._open)
             queued = min(figures.queued, live)
+            # Nothing runs between the last answer and the next request, so no iteration would say so.
+            used = figures.used_blocks if live else 0
             return ExecutorStats(
                 active=live - queued,
                 queued=queued,
-                # Nothing runs between the last answer and the next request, so no iteration would say so.
-                used_blocks=figures.used_blocks if live else 0,
+                used_blocks=used,
                 max_blocks=figures.max_blocks,
                 reused_blocks=figures.reused_blocks,
                 missed_blocks=figures.missed_blocks,
                 iterations=figures.iterations,
                 calls=self._held.count,
                 call_seconds=self._held.seconds,
+                # Some of the reusable ones are held by sequences, and no event says which.
+                cached_blocks=max(0, min(self._events.reusable, figures.max_blocks - used)),
+                evicted_blocks=self._events.evicted,
             )
 
     def check_integrity(self) -> None:
@@ -232,10 +243,15 @@ class TrtllmExecutor:
         return translated
 
     def _refresh(self, now: float) -> bool:
-        """Ask for statistics. True where iterations have run since the last time."""
+        """Ask for statistics and events. True where iterations have run since the last time."""
         self._figures_at = now
-        iterations = self._call(self._native.get_latest_iteration_stats)
-        self._figures.take(iterations)
+        source = self._event_source
+        with self._asking:
+            iterations = self._call(self._native.get_latest_iteration_stats)
+            self._figures.take(iterations)
+            if source is not None:
+                # 0: what is there. Without a number the library would wait for an event, and hold the interpreter's lock meanwhile.
+                self._events.take(self._call(lambda: source.get_latest_events(0.0)))
         if iterations:
             self._progress_at = now
         return bool(iterations)

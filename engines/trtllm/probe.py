@@ -186,9 +186,15 @@ EXPECTED: tuple[Expected, ...] = (
         attributes=("max_num_blocks", "used_num_blocks", "tokens_per_block", "reused_blocks", "missed_blocks"),
         constructible=False,
     ),
+    Expected("kv_cache.KVCacheEvent", attributes=("event_id", "data", "window_size"), constructible=False),
+    Expected("kv_cache.KVCacheStoredData", attributes=("blocks",), constructible=False),
+    Expected("kv_cache.KVCacheStoredBlockData", attributes=("block_hash",), constructible=False),
+    Expected("kv_cache.KVCacheRemovedData", attributes=("block_hashes",), constructible=False),
+    Expected("kv_cache.KVCacheEventManager", attributes=("get_latest_events",), constructible=False),
     Expected(
         "Executor",
         attributes=(
+            "get_kv_cache_event_manager",
             "enqueue_requests",
             "await_responses",
             "cancel_request",

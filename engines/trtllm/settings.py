@@ -25,7 +25,7 @@ class ExecutorSettings:
 
     kv_bytes: int = 0
     """Memory for keys and values on each GPU; 0 = what the bill leaves."""
-    events: int = 0
+    events: int = 16_384
     """KV events that the executor keeps until they are asked for; 0 = none."""
 
 

@@ -38,7 +38,7 @@ def is_trtllm(directory: str) -> bool:
 def executor_settings(engine: EngineConfig) -> ExecutorSettings:
     from engines.trtllm.settings import ExecutorSettings
 
-    return ExecutorSettings(kv_bytes=engine.kv_bytes)
+    return ExecutorSettings(kv_bytes=engine.kv_bytes, events=engine.kv_events)
 
 
 def supervise(config: Config, arguments: Sequence[str]) -> int:

@@ -41,5 +41,6 @@ class SchedulingStats:
     generated_tokens: int
     discarded_tokens: int
     preemptions: int
+    blocks_evicted: int = 0
     held_calls: int = 0
     held_seconds: float = 0.0

@@ -262,12 +262,13 @@ class ExecutorFeed:
         """A snapshot. Of the blocks the executor knows best; without its word, what our picture of it says."""
         counters, total = self._ledger.counters, self._limits.block_count
         used = min(total, self._mirror.reserved) if executor is None else executor.used_blocks
+        cached = 0 if executor is None else min(executor.cached_blocks, total - used)
         return SchedulingStats(
             waiting_by_class=self._room.by_class,
             waiting_tokens=self._room.work + sum(self._silent.values()),
             running=self.running,
-            blocks_free=total - used,
-            blocks_cached=0,
+            blocks_free=total - used - cached,
+            blocks_cached=cached,
             blocks_in_use=used,
             blocks_quarantined=0,
             steps=0 if executor is None else executor.iterations,
@@ -277,6 +278,7 @@ class ExecutorFeed:
             generated_tokens=counters.generated_tokens,
             discarded_tokens=counters.discarded_tokens,
             preemptions=0,
+            blocks_evicted=0 if executor is None else executor.evicted_blocks,
             held_calls=0 if executor is None else executor.calls,
             held_seconds=0.0 if executor is None else executor.call_seconds,
         )

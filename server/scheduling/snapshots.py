@@ -29,6 +29,7 @@ def batcher_stats(room: WaitingRoom[Sequence], seats: Seats, cache: PrefixCache,
         generated_tokens=counters.generated_tokens,
         discarded_tokens=counters.discarded_tokens,
         preemptions=counters.preemptions,
+        blocks_evicted=cache.evictions,
     )
 
 

@@ -113,6 +113,7 @@ _COUNTERS = (
     _Reading("generated_tokens", "Tokens drawn.", lambda s: s.generated_tokens),
     _Reading("discarded_tokens", "Tokens drawn and thrown away.", lambda s: s.discarded_tokens),
     _Reading("preemptions", "Sequences set aside and recomputed.", lambda s: s.preemptions),
+    _Reading("kv_evictions", "Cached KV blocks given up to make room.", lambda s: s.blocks_evicted),
     _Reading("held_calls", "Calls into the engine's library that hold up every Python thread.", lambda s: s.held_calls),
     _Reading("held_seconds", "How long these calls took.", lambda s: s.held_seconds),
 )

@@ -9,7 +9,7 @@ import pytest
 from firsttoken.client.requests import GenerateOptions, generate_request
 from firsttoken.errors import ArgumentError
 from protos.firsttoken.v1 import generation_pb2 as pb
-from tests.e2e.whole_server import serving
+from tests.e2e.whole_server import ENGINES, serving
 
 
 def test_options_are_the_fields_that_they_name() -> None:
@@ -71,11 +71,12 @@ def test_two_guides_and_what_is_no_json_are_refused_here() -> None:
         generate_request("Hi", {"logit_bias": {"a": 1.0}})  # type: ignore[dict-item]  # what is tested
 
 
-async def test_a_schema_holds_through_the_client() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_schema_holds_through_the_client(engine: str) -> None:
     from firsttoken import AsyncClient
 
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
-    async with serving("simulated") as (app, _), AsyncClient(f"127.0.0.1:{app.grpc_port}") as client:
+    async with serving(engine) as (app, _), AsyncClient(f"127.0.0.1:{app.grpc_port}") as client:
         stream = client.generate("Hi", max_tokens=30, json_schema=schema)
         assert json.loads(await stream.text()) in ({"a": 1}, {"a": 2})
         info = await client.server_info()

@@ -79,8 +79,9 @@ async def test_outputs_differ_are_reproducible_and_the_first_is_that_of_one(engi
         assert one.outputs[0].text == texts[0]
 
 
-async def test_a_prompt_of_eight_outputs_is_computed_once() -> None:
-    async with serving("simulated", lifecycle__warm_up=False) as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_prompt_of_eight_outputs_is_computed_once(engine: str) -> None:
+    async with serving(engine, lifecycle__warm_up=False) as (app, stub):
         engine = app._engine
         assert engine is not None
         answer = await stub.Complete(say("y" * 512, n=8, max_tokens=10, stop=pb.Stop(ignore_end=True)))
@@ -91,8 +92,9 @@ async def test_a_prompt_of_eight_outputs_is_computed_once() -> None:
         assert answer.final.usage.cached_tokens == 0
 
 
-async def test_a_stop_string_ends_one_output_and_no_other() -> None:
-    async with serving("simulated") as (_, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_stop_string_ends_one_output_and_no_other(engine: str) -> None:
+    async with serving(engine) as (_, stub):
         message = say("Go", n=4, sampling=WARM)
         free = [output.text for output in (await stub.Complete(message)).outputs]
         stop = next(text[8:12] for text in free if sum(text[8:12] in other for other in free) == 1)
@@ -149,8 +151,9 @@ async def test_penalties_and_bans_act(engine: str) -> None:
         assert await stub.Complete(say("Hi", max_tokens=200, sampling=pb.Sampling(bad_tokens=runs))) is not None
 
 
-async def test_bans_that_leave_nothing_end_their_own_request_and_no_other() -> None:
-    async with serving("simulated") as (_, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_bans_that_leave_nothing_end_their_own_request_and_no_other(engine: str) -> None:
+    async with serving(engine) as (_, stub):
         other = asyncio.ensure_future(stub.Complete(say("Other", max_tokens=400)))
         everything = pb.Sampling(logit_bias=dict.fromkeys(range(259), -100.0))
         code, text = await refused(stub.Generate(say("Hi", sampling=everything)))
@@ -159,9 +162,10 @@ async def test_bans_that_leave_nothing_end_their_own_request_and_no_other() -> N
         assert len((await other).outputs[0].tokens) == 400
 
 
-async def test_prompt_log_probabilities_are_those_of_the_same_tokens_as_output() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_prompt_log_probabilities_are_those_of_the_same_tokens_as_output(engine: str) -> None:
     """Scored as a prompt, cached or not, a text has the log-probabilities that it had as output."""
-    async with serving("simulated") as (_, stub):
+    async with serving(engine) as (_, stub):
         first = await stub.Complete(say("Once upon", max_tokens=70, logprobs=pb.Logprobs(top=3)))
         text = [*b"Once upon", *first.outputs[0].tokens]
         whole = pb.GenerateRequest(
@@ -194,8 +198,9 @@ async def test_a_prompt_is_cut_only_when_asked(engine: str) -> None:
         assert cut.final.usage.prompt_tokens == 30
 
 
-async def test_models_by_name() -> None:
-    async with serving("simulated") as (_, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_models_by_name(engine: str) -> None:
+    async with serving(engine) as (_, stub):
         assert (await stub.Complete(say("Hi", model="simulated-instant"))).outputs
         code, text = await refused(stub.Generate(say("Hi", model="gpt-5")))
         assert code is grpc.StatusCode.NOT_FOUND
@@ -203,8 +208,9 @@ async def test_models_by_name() -> None:
         assert "'simulated-instant'" in text
 
 
-async def test_request_ids_are_unique_while_alive_and_free_at_once_after_case_H12() -> None:
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_request_ids_are_unique_while_alive_and_free_at_once_after_case_H12(engine: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, stub):
         call = stub.Generate(say("Hi", request_id="mine", max_tokens=500))
         await call.read()
         assert dict(await call.initial_metadata())[REQUEST_ID_KEY] == "mine"
@@ -227,8 +233,9 @@ async def test_request_ids_are_unique_while_alive_and_free_at_once_after_case_H1
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_an_abort_wakes_a_request_that_waits_case_D11() -> None:
-    async with serving("simulated", "laptop", scheduler__max_sequences=1, lifecycle__warm_up=False) as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_abort_wakes_a_request_that_waits_case_D11(engine: str) -> None:
+    async with serving(engine, "laptop", scheduler__max_sequences=1, lifecycle__warm_up=False) as (app, stub):
         blocker = stub.Generate(say("Long", max_tokens=2000))
         await blocker.read()
         waits = asyncio.ensure_future(stub.Complete(say("Waits", request_id="w")))
@@ -290,8 +297,11 @@ async def test_guides_hold(engine: str, warm: bool) -> None:
         (pb.Guide(regex="x" * 262145), "guide.regex: must have from 1 to 262144 bytes, it has 262145"),
     ],
 )
-async def test_guides_that_cannot_be_held_are_refused_before_they_are_queued(guide: pb.Guide, field: str) -> None:
-    async with serving("simulated") as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_guides_that_cannot_be_held_are_refused_before_they_are_queued(
+    engine: str, guide: pb.Guide, field: str
+) -> None:
+    async with serving(engine) as (app, stub):
         code, text = await refused(stub.Complete(say("Hi", guide=guide)))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert text.startswith(field), text
@@ -300,8 +310,9 @@ async def test_guides_that_cannot_be_held_are_refused_before_they_are_queued(gui
         assert text.startswith("stop.ignore_end: ")
 
 
-async def test_eight_guided_outputs_each_hold() -> None:
-    async with serving("simulated") as (_, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_eight_guided_outputs_each_hold(engine: str) -> None:
+    async with serving(engine) as (_, stub):
         guide = pb.Guide(regex="[a-z]{5}( [a-z]{5}){2}")
         answer = await stub.Complete(say("Hi", n=8, guide=guide, sampling=pb.Sampling(temperature=2.0, seed=1)))
         texts = [output.text for output in answer.outputs]

@@ -36,6 +36,24 @@ async def test_a_shared_prefix_is_reported_case_F3(engine: str) -> None:
         assert salted.usage.cached_tokens == 0
 
 
+async def test_the_cache_is_told_alike_whoever_keeps_it(engine: str) -> None:
+    """Cached blocks and evictions, whether the pool is ours or the executor's own."""
+    async with serving(engine) as (app, stub):
+        assert app._engine is not None
+        pool = app._engine.info.block_count * app._engine.info.block_size
+        await collect(stub.Generate(say("A prompt of more than one block of tokens. " * 3)))
+        await until(lambda: app._engine is not None and app._engine.stats().blocks_cached > 0)
+        evicted = app._engine.stats().blocks_evicted
+        for turn in range(2 * pool // 4000 + 1):
+            if app._engine.stats().blocks_evicted > evicted:
+                break
+            await collect(stub.Generate(say(f"{turn} " + "fills the pool " * 260, max_tokens=1)))
+        assert app._engine.stats().blocks_evicted > evicted
+        stats = app._engine.stats()
+        told = stats.blocks_free + stats.blocks_cached + stats.blocks_in_use + stats.blocks_quarantined
+        assert told == app._engine.info.block_count
+
+
 async def test_stops_cut_where_the_text_says_and_what_is_counted_adds_up(engine: str) -> None:
     async with serving(engine) as (_, stub):
         tokens, text, _ = await collect(stub.Generate(say("Tell me", max_tokens=60)))

@@ -15,6 +15,7 @@ import pytest
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from tests.e2e.process import ROOT, serve_command, served
+from tests.e2e.whole_server import ENGINES
 
 NEVER_LOADED = """
 import sys, time, server.loading
@@ -46,8 +47,9 @@ def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(serve_command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_client_killed_amid_its_stream_leaves_nothing_behind_case_D5_D12() -> None:
-    with served() as server:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_killed_amid_its_stream_leaves_nothing_behind_case_D5_D12(engine: str) -> None:
+    with served(engine=f"{engine}:laptop") as server:
         client = subprocess.Popen([sys.executable, "-c", CLIENT, server.target], cwd=ROOT, stdout=subprocess.PIPE)
         assert client.stdout is not None
         client.stdout.readline()
@@ -65,8 +67,9 @@ def test_a_client_killed_amid_its_stream_leaves_nothing_behind_case_D5_D12() -> 
 
 
 @pytest.mark.parametrize(("signals", "status"), [(1, 0), (2, 1)])
-def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(signals: int, status: int) -> None:
-    with served("--lifecycle.drain_grace", "1" if signals == 1 else "600") as server:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(engine: str, signals: int, status: int) -> None:
+    with served("--lifecycle.drain_grace", "1" if signals == 1 else "600", engine=f"{engine}:laptop") as server:
         with grpc.insecure_channel(server.target) as channel:
             request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=4000)
             call = GenerationStub(channel).Generate(request)
@@ -118,9 +121,10 @@ def test_what_cannot_work_is_said_in_words(arguments: list[str], status: int, wo
     assert words in done.stdout + done.stderr
 
 
-def test_uvloop_can_drive_it() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_uvloop_can_drive_it(engine: str) -> None:
     pytest.importorskip("uvloop")
-    with served("--lifecycle.uvloop", "true") as server:
+    with served("--lifecycle.uvloop", "true", engine=f"{engine}:laptop") as server:
         with grpc.insecure_channel(server.target) as channel:
             request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=5)
             assert len(list(GenerationStub(channel).Generate(request))) >= 2

@@ -10,7 +10,7 @@ import pytest
 from loadtest.record import Usage
 from loadtest.transports.base import Ask, Target
 from loadtest.transports.kserve import KserveTransport
-from tests.e2e.whole_server import say, serving
+from tests.e2e.whole_server import ENGINES, say, serving
 from tests.fakes.running import collect
 
 PROMPT = "Tell me"
@@ -50,8 +50,9 @@ def ask(*, tokens: bool, max_tokens: int = 25) -> Ask:
 
 
 @pytest.mark.parametrize("endpoint", ["text", "tokens"])
-async def test_it_hears_what_the_native_wire_says_and_a_good_end(endpoint: str) -> None:
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_it_hears_what_the_native_wire_says_and_a_good_end(engine: str, endpoint: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, stub):
         ids, text, _ = await collect(stub.Generate(say(PROMPT, max_tokens=25)))
         transport = KserveTransport(Target("kserve", f"127.0.0.1:{app.grpc_port}", endpoint=endpoint))
         facts = await transport.open()
@@ -64,8 +65,9 @@ async def test_it_hears_what_the_native_wire_says_and_a_good_end(endpoint: str) 
         await transport.close()
 
 
-async def test_a_refused_request_is_told_in_the_stream() -> None:
-    async with serving("simulated") as (app, _):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_refused_request_is_told_in_the_stream(engine: str) -> None:
+    async with serving(engine) as (app, _):
         transport = KserveTransport(Target("kserve", f"127.0.0.1:{app.grpc_port}"))
         await transport.open()
         heard, request = Heard(), ask(tokens=False, max_tokens=-4)

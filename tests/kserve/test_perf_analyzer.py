@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.whole_server import serving
+from tests.e2e.whole_server import ENGINES, serving
 
 
 def perf_analyzer() -> str:
@@ -26,12 +26,13 @@ def perf_analyzer() -> str:
     return found
 
 
-async def test_it_measures_streams(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_it_measures_streams(engine: str, tmp_path: Path) -> None:
     program = perf_analyzer()
     data = {"data": [{"text_input": ["Tell me"], "max_tokens": [16], "stream": [True]}]}
     given, report = tmp_path / "in.json", tmp_path / "out.json"
     given.write_text(json.dumps(data))
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, _):
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, _):
         command = [
             program,
             "-m",

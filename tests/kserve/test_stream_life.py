@@ -12,7 +12,7 @@ import pytest
 from protos.inference import grpc_service_pb2 as wire
 from protos.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from server.app import App
-from tests.e2e.whole_server import say, serving
+from tests.e2e.whole_server import ENGINES, say, serving
 from tests.fakes.running import collect, until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -44,8 +44,9 @@ async def said(call: Any) -> tuple[dict[str, str], list[str]]:
     return texts, errors
 
 
-async def test_one_request_fails_and_its_neighbours_go_on_case_M9() -> None:
-    async with serving("simulated") as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_one_request_fails_and_its_neighbours_go_on_case_M9(engine: str) -> None:
+    async with serving(engine) as (app, stub):
         call = GRPCInferenceServiceStub(channel(app)).ModelStreamInfer(
             iter([ask("One", name="1"), ask("Two", -1, name="2"), ask("Three", name="3")])
         )
@@ -55,8 +56,9 @@ async def test_one_request_fails_and_its_neighbours_go_on_case_M9() -> None:
         assert texts == {"1": expected[0], "3": expected[1]}
 
 
-async def test_a_client_that_asks_for_statuses_gets_them_case_H6() -> None:
-    async with serving("simulated") as (app, _):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_client_that_asks_for_statuses_gets_them_case_H6(engine: str) -> None:
+    async with serving(engine) as (app, _):
         call = GRPCInferenceServiceStub(channel(app)).ModelStreamInfer(
             iter([ask("Two", -1)]), metadata=(("triton_grpc_error", "true"),)
         )
@@ -66,8 +68,9 @@ async def test_a_client_that_asks_for_statuses_gets_them_case_H6() -> None:
         assert caught.value.details().startswith("max_tokens: ")
 
 
-async def test_damaged_bytes_end_the_stream_with_a_status_case_M6() -> None:
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, _):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_damaged_bytes_end_the_stream_with_a_status_case_M6(engine: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, _):
         good = ask("Go on", 5000, name="1").SerializeToString()
         call = channel(app).stream_stream(STREAM)(iter([good, b"\xff\xff\xff"]))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -78,8 +81,9 @@ async def test_damaged_bytes_end_the_stream_with_a_status_case_M6() -> None:
         await until(lambda: not app._open_streams())
 
 
-async def test_the_same_id_twice_is_refused_in_the_stream_case_H12() -> None:
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, _):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_the_same_id_twice_is_refused_in_the_stream_case_H12(engine: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, _):
         requests = [ask("One", 20, name="same"), ask("Two", 20, name="same")]
         texts, errors = await said(GRPCInferenceServiceStub(channel(app)).ModelStreamInfer(iter(requests)))
         assert len(errors) == 1
@@ -87,12 +91,13 @@ async def test_the_same_id_twice_is_refused_in_the_stream_case_H12() -> None:
         assert list(texts) == ["same"]
 
 
-async def test_an_open_stream_without_requests_does_not_hold_the_shutdown_case_I1() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_open_stream_without_requests_does_not_hold_the_shutdown_case_I1(engine: str) -> None:
     async def silence() -> AsyncIterator[wire.ModelInferRequest]:
         yield ask("One")
         await asyncio.sleep(3600)
 
-    async with serving("simulated") as (app, _):
+    async with serving(engine) as (app, _):
         call = GRPCInferenceServiceStub(channel(app)).ModelStreamInfer(silence())
         await call.initial_metadata()
         await until(lambda: not app._open_streams())

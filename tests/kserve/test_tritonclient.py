@@ -36,8 +36,9 @@ async def native(stub: GenerationStub, text: str, max_tokens: int, **fields: Any
     return (await collect(stub.Generate(say(text, max_tokens=max_tokens, **fields))))[1]
 
 
-async def test_what_the_server_says_of_itself() -> None:
-    async with serving("simulated") as (app, _):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_what_the_server_says_of_itself(engine: str) -> None:
+    async with serving(engine) as (app, _):
         seen = await triton(app, "metadata")
         assert seen["live"]
         assert seen["ready"]
@@ -85,8 +86,9 @@ async def test_tokens_in_tokens_out(engine: str) -> None:
         assert seen["stream"]["ids"] == expected
 
 
-async def test_several_outputs_and_their_log_probabilities() -> None:
-    async with serving("simulated") as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_several_outputs_and_their_log_probabilities(engine: str) -> None:
+    async with serving(engine) as (app, stub):
         answer = await stub.Complete(say("Tell me", max_tokens=20, n=3, sampling=WARM, logprobs=pb.Logprobs()))
         seen = await triton(app, "several")
         assert seen["texts"] == [output.text for output in answer.outputs]
@@ -97,7 +99,8 @@ async def test_several_outputs_and_their_log_probabilities() -> None:
         assert seen["sums"] == pytest.approx(sums, rel=1e-4)
 
 
-async def test_what_is_wrong_is_told_in_this_wires_names_case_M6() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_what_is_wrong_is_told_in_this_wires_names_case_M6(engine: str) -> None:
     expected = {
         "model": ("NOT_FOUND", "model: no 'nobody'"),
         "temperature": ("INVALID_ARGUMENT", "temperature: must be from 0 to 100, it is -1"),
@@ -110,7 +113,7 @@ async def test_what_is_wrong_is_told_in_this_wires_names_case_M6() -> None:
         "priority": ("INVALID_ARGUMENT", "parameters.priority: must be a whole number from 0 to 3, it is 9"),
         "parameter": ("INVALID_ARGUMENT", "parameters.mystery: does not exist"),
     }
-    async with serving("simulated") as (app, stub):
+    async with serving(engine) as (app, stub):
         seen = await triton(app, "errors")
         for name, (code, text) in expected.items():
             assert seen[name].startswith(f"StatusCode.{code} {text}"), (name, seen[name])
@@ -121,15 +124,17 @@ async def test_what_is_wrong_is_told_in_this_wires_names_case_M6() -> None:
         assert await native(stub, "Still here?", 3)
 
 
-async def test_stop_ends_a_request_by_its_id_case_D1() -> None:
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, _):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_stop_ends_a_request_by_its_id_case_D1(engine: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, _):
         seen = await triton(app, "stop")
         assert seen["finals"] == ["", "cancelled"]
         assert seen["parts"] < 1000
 
 
-async def test_a_queue_timeout_ends_who_waits_case_E2_E10() -> None:
-    async with serving("simulated", "laptop", scheduler__max_sequences=1, lifecycle__warm_up=False) as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_queue_timeout_ends_who_waits_case_E2_E10(engine: str) -> None:
+    async with serving(engine, "laptop", scheduler__max_sequences=1, lifecycle__warm_up=False) as (app, stub):
         blocker = stub.Generate(say("Long", max_tokens=8000))
         await blocker.read()
         seen = await triton(app, "timeout")
@@ -137,8 +142,9 @@ async def test_a_queue_timeout_ends_who_waits_case_E2_E10() -> None:
         blocker.cancel()
 
 
-async def test_the_asynchronous_client_streams_side_by_side_and_leaves() -> None:
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, stub):
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_the_asynchronous_client_streams_side_by_side_and_leaves(engine: str) -> None:
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, stub):
         seen = await triton(app, "aio")
         expected = [await native(stub, f"Prompt {number}", 20, sampling=WARM) for number in range(8)]
         assert seen["streamed"] == seen["whole"] == expected

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protos.firsttoken.v1 import generation_pb2 as pb
-from tests.e2e.whole_server import say, serving
+from tests.e2e.whole_server import ENGINES, say, serving
 from tests.fakes.running import collect, until
 
 HERE = Path(__file__).parent
@@ -36,9 +36,10 @@ async def installed() -> None:
         pytest.skip(f"npm could not install @grpc/grpc-js: {error.strip().splitlines()[-1:]}")
 
 
-async def test_streams_inference_and_cancel() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_streams_inference_and_cancel(engine: str) -> None:
     await installed()
-    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, stub):
+    async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, stub):
         _, expected, _ = await collect(
             stub.Generate(say("Tell me", max_tokens=30, sampling=pb.Sampling(temperature=1.0, seed=11)))
         )

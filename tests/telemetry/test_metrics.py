@@ -72,6 +72,7 @@ PRESENT = {
     "firsttoken_prefix_hit_tokens_total",
     "firsttoken_discarded_tokens_total",
     "firsttoken_preemptions_total",
+    "firsttoken_kv_evictions_total",
     "firsttoken_held_calls_total",
     "firsttoken_held_seconds_total",
     *(f"firsttoken_waiting_requests{{class={name}}}" for name in CLASSES),

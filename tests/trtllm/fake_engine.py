@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,25 @@ class FakeHabits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else cls()
 
 
+class FakeEvents:
+    """Changes of the cache since they were last asked for; beyond ``size`` the oldest are dropped, and their numbers are missing then."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._numbers = itertools.count()
+        self._waiting: deque[tuple[int, bool, int]] = deque(maxlen=size)
+
+    def note(self, reusable: bool, key: object) -> None:
+        self._waiting.append((next(self._numbers), reusable, hash(key)))
+
+    def take(self) -> list[tuple[int, bool, int]]:
+        """(number, whether it became reusable, hash)."""
+        taken = []
+        while self._waiting:
+            taken.append(self._waiting.popleft())
+        return taken
+
+
 @dataclass
 class _Inside:
     client_id: int | None
@@ -62,6 +82,7 @@ class FakeEngine:
         habits = FakeHabits.read(directory)
         build = document["build_config"]
         self.block_size = int(build["plugin_config"]["tokens_per_block"])
+        self.events = FakeEvents(config.kv_cache_config.event_buffer_max_size)
         faults = FAULTS.get(str(directory)) or Faults(fail_requests=habits.fail_requests)
         language = Language(
             document["pretrained_config"]["vocab_size"],
@@ -80,6 +101,7 @@ class FakeEngine:
             cost=CostModel(fixed=habits.fixed, per_new_token=habits.per_new_token),
             clock=RealClock(),
             faults=faults,
+            journal=self.events.note,
         )
         self._lock = threading.Lock()
         self._ids = itertools.count(FIRST_ID)

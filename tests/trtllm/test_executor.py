@@ -47,6 +47,7 @@ class ScriptedNative:
         self.refuses: Exception | None = None
         self.alive = True
         self.iterates = False
+        self.events: Any | None = None
         self.entered, self.go = threading.Event(), threading.Event()
         self.go.set()
 
@@ -68,6 +69,9 @@ class ScriptedNative:
 
     def get_latest_iteration_stats(self) -> list[Any]:
         return [fake.IterationStats(iter=1, num_queued_requests=0, kv_cache_stats=None)] if self.iterates else []
+
+    def get_kv_cache_event_manager(self) -> Any | None:
+        return self.events
 
     def can_enqueue_requests(self) -> bool:
         return self.alive

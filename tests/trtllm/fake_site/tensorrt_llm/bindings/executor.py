@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tests.trtllm.fake_engine import FakeEngine
+from tests.trtllm.fake_engine import FakeEngine, FakeEvents
 from tests.trtllm.fake_ranks import Ranks, world
 
 
@@ -285,6 +285,45 @@ KvCacheStats = type(
 )
 
 
+class kv_cache:  # noqa: N801 - a submodule of the bindings
+    """``timeout_ms`` is what the bindings call it; None would wait for an event, holding the interpreter's lock."""
+
+    @dataclass(slots=True)
+    class KVCacheStoredBlockData:
+        block_hash: int = 0
+
+    @dataclass(slots=True)
+    class KVCacheStoredData:
+        parent_hash: int | None = None
+        blocks: list[Any] = field(default_factory=list)
+
+    @dataclass(slots=True)
+    class KVCacheRemovedData:
+        block_hashes: list[int] = field(default_factory=list)
+
+    @dataclass(slots=True)
+    class KVCacheEvent:
+        event_id: int = 0
+        data: object = None
+        window_size: int = 0
+
+    class KVCacheEventManager:
+        def __init__(self, events: FakeEvents) -> None:
+            self._events = events
+
+        def get_latest_events(self, timeout_ms: float | None = None) -> list[Any]:
+            if timeout_ms is None:
+                raise RuntimeError("the real one would wait for ever and hold the interpreter's lock")
+            return [_event(*one) for one in self._events.take()]
+
+
+def _event(number: int, reusable: bool, digest: int) -> kv_cache.KVCacheEvent:
+    data: object = kv_cache.KVCacheRemovedData([digest])
+    if reusable:
+        data = kv_cache.KVCacheStoredData(None, [kv_cache.KVCacheStoredBlockData(digest)])
+    return kv_cache.KVCacheEvent(number, data, 256)
+
+
 class Response:
     def __init__(self, request_id: int, client_id: int | None, result: Any = None, error_msg: str = "") -> None:
         self.request_id_ = request_id
@@ -371,6 +410,10 @@ class Executor:
                 kv_cache_stats=blocks,
             )
         ]
+
+    def get_kv_cache_event_manager(self) -> kv_cache.KVCacheEventManager | None:
+        events = self._leader().events
+        return kv_cache.KVCacheEventManager(events) if events.size else None
 
     def shutdown(self) -> None:
         if self._engine is not None:
