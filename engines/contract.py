@@ -269,6 +269,8 @@ class ExecutorFinish(Enum):
     LENGTH = "length"
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
+    IMPOSSIBLE = "impossible"
+    """The request's own bans and guide leave no token. TensorRT-LLM does not tell this apart from other failures."""
 
 
 class Retention(msgspec.Struct, frozen=True):

@@ -141,9 +141,9 @@ class InflightBatch:
         if job not in self._active:  # another of its sequences was stuck in this very iteration
             return []
         if token == NO_TOKEN:
-            failed = job.failed("no token is possible")
+            ended = job.ended(ExecutorFinish.IMPOSSIBLE)
             self._end(job)
-            return [failed]
+            return ended
         if seat.generated == 0:
             self._pool.publish(seat.holding, seat.keys(seat.computed))
         seat.history.append(token)

@@ -14,6 +14,7 @@ _REASONS = {
     ExecutorFinish.LENGTH: FinishReason.LENGTH,
     ExecutorFinish.TIMED_OUT: FinishReason.DEADLINE,
     ExecutorFinish.CANCELLED: FinishReason.CANCELLED,
+    ExecutorFinish.IMPOSSIBLE: FinishReason.IMPOSSIBLE,
 }
 _PRIORITIES = {PriorityClass.INTERACTIVE: 1.0, PriorityClass.STANDARD: 0.5, PriorityClass.BATCH: 0.0}
 
