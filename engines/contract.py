@@ -305,7 +305,7 @@ class ExecutorRequest(msgspec.Struct, frozen=True):
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     """Further runs of tokens at whose end to stop."""
     adapter: int = 0
-    """LoRA adapter; 0 = none."""
+    """LoRA adapter, 1 .. the number of limits.adapters; 0 = none."""
     retention: tuple[Retention, ...] = ()
     """Stretches of the prompt, in order, not overlapping."""
 
@@ -335,6 +335,8 @@ class ExecutorLimits(msgspec.Struct, frozen=True):
     max_batch_size: int
     max_num_tokens: int
     max_context: int
+    adapters: tuple[str, ...] = ()
+    """Names of its LoRA adapters: ExecutorRequest.adapter n is the n-th, counted from 1."""
 
 
 class ExecutorStats(msgspec.Struct, frozen=True):

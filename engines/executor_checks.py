@@ -27,6 +27,8 @@ def check_request(request: ExecutorRequest, limits: ExecutorLimits) -> None:
     for token in (*request.end_ids, *request.stop_ids):
         if not 0 <= token < limits.vocab_size:
             raise PlanError(f"{who}: end and stop ids must be 0 .. {limits.vocab_size - 1}, got {token}")
+    if not 0 <= request.adapter <= len(limits.adapters):
+        raise PlanError(f"{who}: adapter must be 0 .. {len(limits.adapters)}, got {request.adapter}")
     blocks = worst_case_blocks(request, limits.block_size)
     if blocks > limits.block_count:
         raise PlanError(f"{who}: needs up to {blocks} blocks, the executor has {limits.block_count}")

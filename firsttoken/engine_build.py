@@ -78,7 +78,8 @@ def _request(args: argparse.Namespace) -> CheckpointRequest:
 
 
 def _wish(args: argparse.Namespace) -> EngineWish:
-    limits = LimitsWish(args.max_batch_size, args.max_num_tokens, args.max_seq_len)
+    modules = tuple(filter(None, args.lora_modules.split(",")))
+    limits = LimitsWish(args.max_batch_size, args.max_num_tokens, args.max_seq_len, args.lora_rank, modules)
     return EngineWish(args.profile, limits, _device(args.device))
 
 

@@ -99,6 +99,7 @@ def _describe(
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
         capabilities=capabilities,
+        adapters=limits.adapters if isinstance(limits, ExecutorLimits) else (),
     )
 
 

@@ -26,6 +26,8 @@ class EngineConfig(Section):
     """What a TensorRT-LLM engine that does not fit this machine leads to: no start, or warnings."""
     check_hashes: bool = True
     """Compare every byte of a TensorRT-LLM engine with its manifest before it is loaded; reading it fills the page cache."""
+    adapters: str = ""
+    """Directory of a TensorRT-LLM engine's LoRA adapters: one directory each, named as requests name it. Empty: none."""
     kv_events: Annotated[int, Field(ge=0, le=1_000_000)] = 16_384
     """Changes of the KV cache that TensorRT-LLM's executor keeps until they are read, ten times a second: cached blocks and evictions are
     told by them. 0: not told."""

@@ -75,6 +75,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     """The whole request must be over by then."""
     ttft_deadline: float | None
     """Its first token must be out by then."""
+    adapter: int = 0
+    """LoRA adapter; 0 = none. Prefix blocks are shared only between requests of the same one."""
     n: int = 1
     """Sequences that share the prompt. Above 1, max_tokens is at least 1."""
     prompt_logprobs: int | None = None
@@ -176,6 +178,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Seats: sequences that can run at once."""
     max_step_tokens: int
     capabilities: Capabilities
+    adapters: tuple[str, ...] = ()
+    """Names of its LoRA adapters; GenerationRequest.adapter n is the n-th, counted from 1."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):

@@ -78,6 +78,7 @@ def stage_inputs(plan: EnginePlan, checkpoint: str, machine: Machine) -> Inputs:
         "max_batch_size": str(limits.max_batch_size),
         "max_num_tokens": str(limits.max_num_tokens),
         "max_seq_len": str(limits.max_seq_len),
+        "adapters": f"{limits.lora_rank} {' '.join(limits.lora_modules)}".strip(),
         "tensorrt_llm": machine.tensorrt_llm or "not installed",
         "tensorrt": machine.tensorrt or "not installed",
         "compute_capability": gpu.compute_capability if gpu else "no GPU",
@@ -226,4 +227,6 @@ def facts_of_plan(plan: EnginePlan, machine: Machine) -> TensorRtFacts:
         weight_bytes=plan.bill.weights,
         workspace_bytes=plan.bill.workspace,
         max_attention_window=plan.windows,
+        max_lora_rank=limits.lora_rank,
+        lora_modules=limits.lora_modules,
     )

@@ -18,6 +18,9 @@ _STEP_TOKENS: dict[Profile, int] = {"latency": 2048, "throughput": 8192}
 _BATCH: dict[Profile, int] = {"latency": 64, "throughput": 512}
 _LONGEST = 32_768
 """Longest sequence unless more is asked for: each one that is allowed must have room (case B1)."""
+LORA_MODULES = ("attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate")
+"""TensorRT-LLM's names of what an adapter can be for in a dense decoder."""
+_HIGHEST_LORA_RANK = 512
 EXPECTED_LENGTH = 2048
 """Prompt and output of a usual request, for the number that run at once."""
 
@@ -27,6 +30,9 @@ class EngineLimits:
     max_batch_size: int
     max_num_tokens: int
     max_seq_len: int
+    lora_rank: int = 0
+    """Highest rank of a LoRA adapter; 0 = no adapters."""
+    lora_modules: tuple[str, ...] = ()
 
     @property
     def max_input_len(self) -> int:
@@ -41,6 +47,9 @@ class LimitsWish:
     max_batch_size: int | None = None
     max_num_tokens: int | None = None
     max_seq_len: int | None = None
+    lora_rank: int = 0
+    lora_modules: tuple[str, ...] = ()
+    """Empty = all of attention and feed-forward, where there is a rank."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +97,21 @@ def choose_limits(
         raise UnsupportedError(
             f"--max-num-tokens {tokens} is less than --max-batch-size {batch}: each running sequence needs a token of every step"
         )
-    limits = EngineLimits(batch, tokens, longest)
+    limits = EngineLimits(batch, tokens, longest, wish.lora_rank, _lora_modules(wish))
     _require_room(engine_bill(conversion, ranks, device, limits), limits, device, conversion.layout.tp)
     return limits
+
+
+def _lora_modules(wish: LimitsWish) -> tuple[str, ...]:
+    if not 0 <= wish.lora_rank <= _HIGHEST_LORA_RANK:
+        raise UnsupportedError(f"--lora-rank must be 0 .. {_HIGHEST_LORA_RANK}, given {wish.lora_rank}")
+    if wish.lora_modules and not wish.lora_rank:
+        raise UnsupportedError(
+            f"--lora-modules {','.join(wish.lora_modules)} needs --lora-rank, the highest of any adapter"
+        )
+    if unknown := [name for name in wish.lora_modules if name not in LORA_MODULES]:
+        raise UnsupportedError(f"--lora-modules must be among {', '.join(LORA_MODULES)}; given {', '.join(unknown)}")
+    return (wish.lora_modules or LORA_MODULES) if wish.lora_rank else ()
 
 
 def engine_bill(

@@ -13,6 +13,8 @@ from build_scripts.trtllm.config import architecture
 from build_scripts.trtllm.convert import Conversion
 from build_scripts.trtllm.limits import EngineLimits, Profile
 
+_LORA_MODULES = "lora_target_modules"
+"""The one option that takes a list."""
 _REDUCE_FUSION = ("LlamaForCausalLM", "Gemma2ForCausalLM")
 """Architectures whose all-reduce can be fused with the norm behind it."""
 
@@ -21,7 +23,7 @@ def build_options(
     conversion: Conversion, device: TargetDevice, limits: EngineLimits, profile: Profile
 ) -> dict[str, str]:
     """By name, without the paths."""
-    return _shape(limits, profile) | _plugins(conversion, device, profile)
+    return _shape(limits, profile) | _plugins(conversion, device, profile) | _lora(conversion, limits)
 
 
 def build_command(checkpoint: Path, output: Path, timing_cache: Path, ranks: int, options: dict[str, str]) -> list[str]:
@@ -33,7 +35,19 @@ def build_command(checkpoint: Path, output: Path, timing_cache: Path, ranks: int
         "input_timing_cache": str(timing_cache),
         "output_timing_cache": str(timing_cache),
     } | options
-    return ["trtllm-build", *(text for name, value in told.items() for text in (f"--{name}", value))]
+    lists = {_LORA_MODULES: told.pop(_LORA_MODULES, "").split()}
+    command = ["trtllm-build", *(text for name, value in told.items() for text in (f"--{name}", value))]
+    return [*command, *(text for name, values in lists.items() if values for text in (f"--{name}", *values))]
+
+
+def _lora(conversion: Conversion, limits: EngineLimits) -> dict[str, str]:
+    if not limits.lora_rank:
+        return {"lora_plugin": "disable"}
+    return {
+        "lora_plugin": conversion.dtype,
+        "max_lora_rank": str(limits.lora_rank),
+        _LORA_MODULES: " ".join(limits.lora_modules),
+    }
 
 
 def _shape(limits: EngineLimits, profile: Profile) -> dict[str, str]:
@@ -76,7 +90,6 @@ def _plugins(conversion: Conversion, device: TargetDevice, profile: Profile) -> 
         "moe_plugin": "disable",
         "mamba_conv1d_plugin": "disable",
         "bert_attention_plugin": "disable",
-        "lora_plugin": "disable",
         "dora_plugin": "disable",
         "context_fmha": "enable",
         "bert_context_fmha_fp32_acc": "disable",

@@ -47,7 +47,9 @@ class Recompile:
             else TargetDevice(gpu.name, gpu.memory, gpu.compute_capability)
         )
         profile: Any = facts.profile
-        limits = LimitsWish(facts.max_batch_size, facts.max_num_tokens, facts.max_seq_len)
+        limits = LimitsWish(
+            facts.max_batch_size, facts.max_num_tokens, facts.max_seq_len, facts.max_lora_rank, facts.lora_modules
+        )
         self._plan = plan_of(checkpoint, EngineWish(profile, limits, device))
 
     def stages(self) -> list[StageState]:

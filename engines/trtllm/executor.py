@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from engines.contract import (
     Capabilities,
     EngineDeadError,
@@ -33,7 +35,7 @@ CAPABILITIES = Capabilities(
     preemption=False,
     score=False,
     masks=True,
-    adapters=True,
+    adapters=False,
     salts=True,
     block_io=False,
     immediate_cancel=False,
@@ -103,7 +105,7 @@ class TrtllmExecutor:
 
     @property
     def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+        return msgspec.structs.replace(CAPABILITIES, adapters=bool(self._limits.adapters))
 
     # ------------------------------------------------------------------ the contract; any thread
 

@@ -39,6 +39,10 @@ class TensorRtFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Activations of a full iteration, estimated."""
     max_attention_window: tuple[int, ...]
     """One for each layer."""
+    max_lora_rank: int = 0
+    """0 = compiled without adapters."""
+    lora_modules: tuple[str, ...] = ()
+    """What adapters may be for, by TensorRT-LLM's names."""
 
     @property
     def world_size(self) -> int:

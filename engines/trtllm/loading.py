@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engines.contract import EngineDeadError, EngineLoadError, ExecutorLimits, ExecutorRequest
 from engines.manifest import EngineManifest
 from engines.sampling.params import SamplingParams
+from engines.trtllm.adapters import numbered
 from engines.trtllm.causes import explain
 from engines.trtllm.executor import STALL, STATISTICS_AGE, TrtllmExecutor
 from engines.trtllm.native import Bindings, load_bindings
@@ -57,6 +61,7 @@ def load_with(
         max_batch_size=facts.max_batch_size,
         max_num_tokens=facts.max_num_tokens,
         max_context=facts.max_seq_len,
+        adapters=tuple(adapter.name for adapter in settings.adapters),
     )
     blocks = _first_light(TrtllmExecutor(bindings, native, limits, statistics_age=0.0))
     true_limits = _with_blocks(limits, blocks)
@@ -88,8 +93,9 @@ def _construct(bindings: Bindings, directory: Path, manifest: EngineManifest, se
     try:
         words = tokenizer.read_text(encoding="utf-8")
         guided = guided_decoding(bindings, words, manifest.model.vocab_size, manifest.tokenizer.end_ids)
-        config = executor_config(bindings, facts, settings, guided)
-        return bindings.Executor(directory, bindings.ModelType.DECODER_ONLY, config)
+        with numbered(settings.adapters) if settings.adapters else contextlib.nullcontext() as adapters:
+            config = executor_config(bindings, facts, settings, guided, adapters)
+            return bindings.Executor(directory, bindings.ModelType.DECODER_ONLY, config)
     except EngineLoadError:
         raise
     except OSError as error:
@@ -132,11 +138,4 @@ def _with_blocks(limits: ExecutorLimits, blocks: int) -> ExecutorLimits:
             f"the executor made {blocks} KV blocks of the {limits.block_count} asked for, one sequence of {limits.max_context} tokens needs "
             f"{needed}: something else uses a GPU's memory; `nvidia-smi` shows it"
         )
-    return ExecutorLimits(
-        vocab_size=limits.vocab_size,
-        block_size=limits.block_size,
-        block_count=blocks,
-        max_batch_size=limits.max_batch_size,
-        max_num_tokens=limits.max_num_tokens,
-        max_context=limits.max_context,
-    )
+    return msgspec.structs.replace(limits, block_count=blocks)

@@ -11,6 +11,7 @@ from typing import Any
 
 from engines.contract import EngineLoadError
 from engines.manifest import EngineManifest
+from engines.trtllm.adapters import Adapter
 from engines.trtllm.facts import TensorRtFacts
 from engines.trtllm.machine import Machine
 from engines.trtllm.native import HOW_TO_GET_IT, PINNED
@@ -58,6 +59,7 @@ def checks(directory: Path, manifest: EngineManifest, machine: Machine, settings
         _architecture(facts, machine, rebuild),
         _memory(facts, machine, rebuild),
         _room(facts, settings),
+        _adapters(facts, settings),
         _config(directory, facts, rebuild),
     ]
 
@@ -190,6 +192,37 @@ def _room(facts: TensorRtFacts, settings: ExecutorSettings) -> Check:
     return Check(
         "keys and values", f"at least {facts.max_seq_len:,} tokens", f"{tokens:,} tokens of {usable} usable", problem
     )
+
+
+def _adapters(facts: TensorRtFacts, settings: ExecutorSettings) -> Check:
+    """The first that does not fit; one after the other they are mended."""
+    fits = f"up to rank {facts.max_lora_rank}" if facts.max_lora_rank else "none"
+    names = ", ".join(adapter.name for adapter in settings.adapters) or "none"
+    problem = next(filter(None, (_adapter(facts, adapter) for adapter in settings.adapters)), None)
+    return Check("adapters", fits, names, problem)
+
+
+def _adapter(facts: TensorRtFacts, adapter: Adapter) -> str | None:
+    if not facts.max_lora_rank:
+        return (
+            f"engine.adapters has {adapter.name}, the engine was compiled without adapters: build it again with --lora-rank, "
+            "or leave engine.adapters empty"
+        )
+    if adapter.missing:
+        return (
+            f"adapter {adapter.name} lacks {' and '.join(adapter.missing)} in {adapter.directory}: convert it with TensorRT-LLM's "
+            f"hf_lora_convert.py -i ADAPTER -o {adapter.directory}"
+        )
+    try:
+        rank = adapter.rank
+    except EngineLoadError as error:
+        return str(error)
+    if rank > facts.max_lora_rank:
+        return (
+            f"adapter {adapter.name} has rank {rank}, the engine was compiled for at most {facts.max_lora_rank}: build it again with "
+            f"--lora-rank {rank}"
+        )
+    return None
 
 
 def _config(directory: Path, facts: TensorRtFacts, rebuild: str) -> Check:

@@ -101,6 +101,7 @@ EXPECTED: tuple[Expected, ...] = (
             "max_batch_size": 8,
             "max_num_tokens": 512,
             "parallel_config": _made("ParallelConfig"),
+            "peft_cache_config": _made("PeftCacheConfig"),
             "extended_runtime_perf_knob_config": _made("ExtendedRuntimePerfKnobConfig"),
             "guided_decoding_config": None,
         },
@@ -127,6 +128,15 @@ EXPECTED: tuple[Expected, ...] = (
         parameters={"return_log_probs": True, "exclude_input_from_output": True, "return_perf_metrics": True},
     ),
     Expected("LoraConfig", required=(1,)),
+    Expected(
+        "PeftCacheConfig",
+        parameters={
+            "optimal_adapter_size": 8,
+            "max_adapter_size": 64,
+            "host_cache_size": 1 << 30,
+            "lora_prefetch_dir": "/nowhere",
+        },
+    ),
     _enum("GuidedDecodingParams.GuideType", "JSON_SCHEMA", "REGEX", "EBNF_GRAMMAR"),
     Expected("GuidedDecodingParams", required=(_member("GuidedDecodingParams.GuideType", "REGEX"), "a+")),
     Expected(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.contract import EngineLoadError
+from engines.trtllm.adapters import Adapter
 from engines.trtllm.facts import TensorRtFacts
 from engines.trtllm.native import Bindings
 
@@ -14,6 +15,7 @@ USABLE_SHARE = 0.9
 """Of a GPU's memory; the rest is the driver's, the communication library's and fragmentation."""
 STATISTICS_KEPT = 64
 """Iterations whose statistics the executor keeps until they are asked for."""
+_LEAST_ADAPTER_CACHE = 1 << 30
 CUDA_GRAPHS = 64
 """Most CUDA graphs that are kept: one for each number of running sequences, 4 .. 10 MB of GPU memory each, out of what is not planned with.
 The library's own default keeps a single one, so that each change of the batch would record another."""
@@ -27,6 +29,7 @@ class ExecutorSettings:
     """Memory for keys and values on each GPU; 0 = what the bill leaves."""
     events: int = 16_384
     """KV events that the executor keeps until they are asked for; 0 = none."""
+    adapters: tuple[Adapter, ...] = ()
 
 
 def kv_tokens(facts: TensorRtFacts, settings: ExecutorSettings) -> int:
@@ -65,10 +68,17 @@ def guided_decoding(bindings: Bindings, tokenizer_json: str, vocab_size: int, en
 
 
 def executor_config(
-    bindings: Bindings, facts: TensorRtFacts, settings: ExecutorSettings, guided: object | None = None
+    bindings: Bindings,
+    facts: TensorRtFacts,
+    settings: ExecutorSettings,
+    guided: object | None = None,
+    adapters: str | None = None,
 ) -> object:
-    """The library's ExecutorConfig, the same on every rank. ``guided``: what ``guided_decoding`` made; None = no guides."""
+    """The library's ExecutorConfig, the same on every rank. ``guided``: what ``guided_decoding`` made; None = no guides. ``adapters``:
+    directory of ``settings.adapters`` by their numbers, read while the executor is made."""
+    lora = {} if adapters is None else {"peft_cache_config": _adapter_cache(bindings, facts, settings, adapters)}
     made: object = bindings.ExecutorConfig(
+        **lora,
         max_beam_width=1,
         batching_type=bindings.BatchingType.INFLIGHT,
         scheduler_config=bindings.SchedulerConfig(
@@ -91,6 +101,18 @@ def executor_config(
         parallel_config=bindings.ParallelConfig(communication_mode=bindings.CommunicationMode.LEADER),
         guided_decoding_config=guided,
         extended_runtime_perf_knob_config=_perf_knobs(bindings, facts),
+    )
+    return made
+
+
+def _adapter_cache(bindings: Bindings, facts: TensorRtFacts, settings: ExecutorSettings, directory: str) -> object:
+    """Host memory for all adapters at once, twice their size: it is kept in pages, and one that had to leave could not come back, since
+    requests name adapters and do not bring them."""
+    made: object = bindings.PeftCacheConfig(
+        optimal_adapter_size=min(8, facts.max_lora_rank),
+        max_adapter_size=facts.max_lora_rank,
+        host_cache_size=max(_LEAST_ADAPTER_CACHE, 2 * sum(adapter.bytes for adapter in settings.adapters)),
+        lora_prefetch_dir=directory,
     )
     return made
 

@@ -74,6 +74,12 @@ def _add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
         ("--max-seq-len", "tokens of the longest sequence (the model's, at most 32768)"),
     ):
         trtllm.add_argument(name, type=int, help=what)
+    trtllm.add_argument(
+        "--lora-rank", type=int, default=0, help="highest rank of a LoRA adapter; 0: none can be used (0)"
+    )
+    trtllm.add_argument(
+        "--lora-modules", default="", help="what adapters are for, as attn_q,attn_v (all of attention and feed-forward)"
+    )
     trtllm.add_argument("--reference", help="JSON file with greedy continuations that the engine is held to")
     trtllm.add_argument("--tp", type=int, default=1, help="GPUs that share each layer (1)")
     trtllm.add_argument("--pp", type=int, default=1, help="groups of GPUs that take turns with the layers (1)")

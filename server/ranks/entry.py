@@ -36,9 +36,11 @@ def is_trtllm(directory: str) -> bool:
 
 
 def executor_settings(engine: EngineConfig) -> ExecutorSettings:
+    """Raises EngineLoadError where engine.adapters names no directory."""
+    from engines.trtllm.adapters import find_adapters
     from engines.trtllm.settings import ExecutorSettings
 
-    return ExecutorSettings(kv_bytes=engine.kv_bytes, events=engine.kv_events)
+    return ExecutorSettings(kv_bytes=engine.kv_bytes, events=engine.kv_events, adapters=find_adapters(engine.adapters))
 
 
 def supervise(config: Config, arguments: Sequence[str]) -> int:

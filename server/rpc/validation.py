@@ -14,7 +14,7 @@ import msgspec
 from engines.sampling.params import Guide, SamplingParams
 from protos.firsttoken.v1 import generation_pb2 as pb
 from server.engine import EngineInfo, GenerationRequest, PriorityClass
-from server.errors import InvalidRequestError, NotBuiltError, UnknownModelError
+from server.errors import InvalidRequestError, UnknownModelError
 from server.rpc.limits import RequestLimits
 from server.rpc.prompts import PromptSource, check_prompt
 from server.rpc.sampling_fields import check_guide, check_logprobs, check_sampling
@@ -53,6 +53,7 @@ class Checked(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None
     truncate_prompt: int | None
     echo: bool
+    adapter: int
     tenant: str = ""
 
     def build(
@@ -94,6 +95,7 @@ class Checked(msgspec.Struct, frozen=True):
             ttft_deadline=None if self.ttft_seconds is None else arrival + self.ttft_seconds,
             n=self.n,
             prompt_logprobs=self.prompt_logprobs,
+            adapter=self.adapter,
             traced=traced,
         )
 
@@ -130,14 +132,25 @@ def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) 
         prompt_logprobs=_prompt_logprobs(request, limits, info),
         truncate_prompt=_truncate_prompt(request, limits),
         echo=request.echo,
+        adapter=_adapter(request, info),
     )
 
 
 def _check_model(request: pb.GenerateRequest, info: EngineInfo) -> None:
     if request.model not in ("", info.model):
         raise UnknownModelError(f"model: no {request.model!r} here, this server serves {info.model!r}")
-    if request.adapter:
-        raise NotBuiltError("adapter")
+
+
+def _adapter(request: pb.GenerateRequest, info: EngineInfo) -> int:
+    """Its number, counted from 1; 0 for none."""
+    if not request.adapter:
+        return 0
+    if not info.adapters:
+        raise InvalidRequestError("adapter", "this engine has no adapters (capabilities.adapters); leave it empty")
+    if request.adapter not in info.adapters:
+        offered = ", ".join(info.adapters)
+        raise InvalidRequestError("adapter", f"must be one of this engine's, {offered}; it is {request.adapter!r}")
+    return 1 + info.adapters.index(request.adapter)
 
 
 def _sampling(

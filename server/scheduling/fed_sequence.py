@@ -65,4 +65,5 @@ def executor_request(request: GenerationRequest, max_context: int, salts: SaltNu
         n=request.n,
         priority=_PRIORITIES[request.priority],
         salt=salts.number(request.cache_salt),
+        adapter=request.adapter,
     )

@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 from engines.sampling.params import SamplingParams
 from protos.firsttoken.v1 import generation_pb2 as pb
 from server.engine import GenerationRequest, PriorityClass
-from server.errors import InvalidRequestError, NotBuiltError
+from server.errors import InvalidRequestError
 from server.rpc.limits import RequestLimits, request_limits
 from server.rpc.validation import check
 from tests.fakes.fake_engine import FakeEngine
@@ -92,7 +92,7 @@ VIOLATIONS: list[tuple[str, pb.GenerateRequest, str, tuple[str, ...]]] = [
     ("long salt", request(cache_salt="s" * 257), "cache_salt", ("256", "257")),
     ("no ttft_deadline", request(ttft_deadline=Duration()), "ttft_deadline", ("above 0", "0 s")),
     ("past ttft_deadline", request(ttft_deadline=Duration(seconds=-1)), "ttft_deadline", ("above 0", "-1 s")),
-    ("adapter", request(adapter="lora"), "adapter", ("not built",)),
+    ("adapter", request(adapter="lora"), "adapter", ("this engine has no adapters", "capabilities.adapters")),
     ("long request_id", request(request_id="x" * 129), "request_id", ("128", "129")),
     ("request_id that no header carries", request(request_id="a\nb"), "request_id", ("printable ASCII", "a\\nb")),
     ("n of 0", request(n=0), "n", ("from 1 to 16", "0")),
@@ -217,11 +217,16 @@ def test_unset_sampling_is_greedy_and_a_seed_is_drawn_where_it_matters() -> None
     assert 0 <= first.seed < 2**64
 
 
-def test_unbuilt_fields_are_of_their_own_kind_and_all_of_them_are_refused() -> None:
-    unbuilt = {field for name, _, field, parts in VIOLATIONS if parts == ("not built",)}
-    assert unbuilt == {"adapter"}
-    with pytest.raises(NotBuiltError):
-        check(request(adapter="x"), LIMITS, INFO)
+def test_an_adapter_is_found_by_its_name() -> None:
+    info = msgspec.structs.replace(INFO, adapters=("formal", "legal"))
+    for name, number in (("", 0), ("formal", 1), ("legal", 2)):
+        checked = check(request(adapter=name), LIMITS, info)
+        built = checked.build([1], LIMITS, info, request_id=1, arrival=0.0, deadline=None)
+        assert built.adapter == number
+    with pytest.raises(
+        InvalidRequestError, match="adapter: must be one of this engine's, formal, legal; it is 'casual'"
+    ):
+        check(request(adapter="casual"), LIMITS, info)
 
 
 def test_what_is_not_cut_is_refused_and_what_is_cut_keeps_its_end() -> None:

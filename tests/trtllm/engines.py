@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from engines import simulated
 from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
+from engines.trtllm.adapters import MODULES, WEIGHTS
 from engines.trtllm.facts import TensorRtFacts
 from engines.trtllm.machine import Gpu, Machine
 from tests.trtllm.fake_engine import HABITS
@@ -100,6 +102,15 @@ def make_engine(
     )
     write_manifest(directory, manifest)
     return manifest
+
+
+def make_adapter(directory: Path, *, rank: int = 8, modules: int = 2) -> Path:
+    """An adapter as hf_lora_convert.py leaves it: rows of (module, layer, rank), and a row of weights for each."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = np.array([[[module, 0, rank] for module in range(modules)]], dtype=np.int32)
+    np.save(directory / MODULES, rows)
+    np.save(directory / WEIGHTS, np.zeros((1, modules, rank * 16), dtype=np.float16))
+    return directory
 
 
 def write_manifest(directory: Path, manifest: EngineManifest) -> None:

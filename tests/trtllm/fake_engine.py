@@ -82,6 +82,7 @@ class FakeEngine:
         habits = FakeHabits.read(directory)
         build = document["build_config"]
         self.block_size = int(build["plugin_config"]["tokens_per_block"])
+        self.adapters = _prefetched(config.peft_cache_config.lora_prefetch_dir)
         self.events = FakeEvents(config.kv_cache_config.event_buffer_max_size)
         faults = FAULTS.get(str(directory)) or Faults(fail_requests=habits.fail_requests)
         language = Language(
@@ -110,6 +111,12 @@ class FakeEngine:
         self.closed = False
 
     def enqueue(self, requests: list[Any]) -> list[int]:
+        for request in requests:
+            lora = request.lora_config
+            if lora is not None and lora.weights is None and lora.task_id not in self.adapters:
+                raise RuntimeError(
+                    f"LoRA task {lora.task_id} not found in cache. Please send LoRA weights with request"
+                )
         with self._lock:
             ids = [next(self._ids) for _ in requests]
             for number, request in zip(ids, requests, strict=True):
@@ -176,6 +183,17 @@ class FakeEngine:
         return response.request, inside.client_id, spoken
 
 
+def _prefetched(directory: str | None) -> dict[int, bytes]:
+    """Numbers of the adapters that were there when the executor was made, and their weights' bytes."""
+    if directory is None:
+        return {}
+    found = {}
+    for folder in Path(directory).iterdir():
+        (folder / "model.lora_config.npy").read_bytes()
+        found[int(folder.name)] = (folder / "model.lora_weights.npy").read_bytes()
+    return found
+
+
 def _ours(number: int, request: Any) -> ExecutorRequest:
     sampling = request.sampling_config
     if not request.streaming:
@@ -203,5 +221,11 @@ def _ours(number: int, request: Any) -> ExecutorRequest:
         n=sampling.num_return_sequences or 1,
         priority=request.priority,
         allotted_ms=None if allotted is None else round(allotted.total_seconds() * 1000),
-        salt=request.cache_salt_id,
+        salt=_kept_apart(request),
     )
+
+
+def _kept_apart(request: Any) -> int | None:
+    """Keys and values depend on the adapter, so its blocks are nobody else's."""
+    adapter = 0 if request.lora_config is None else request.lora_config.task_id
+    return ((request.cache_salt_id or 0) << 32) + adapter or None

@@ -19,7 +19,7 @@ import pytest
 
 from engines.simulated.tokenizer import text_alphabet
 from tests.e2e.process import ROOT, ServerProcess, serve_command
-from tests.trtllm.engines import FACTS, make_engine
+from tests.trtllm.engines import FACTS, make_adapter, make_engine
 
 FAKE_SITE = ROOT / "tests" / "trtllm" / "fake_site"
 RANKS = 2
@@ -96,12 +96,18 @@ def job(
     step: float = 0.02,
     hanging_rank: int | None = None,
     fails_with: str | None = None,
+    adapters: tuple[str, ...] = (),
     ready: bool = True,
 ) -> Iterator[Job]:
     """A served engine of two ranks, ready unless told otherwise; whatever is left is killed at the end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        facts = msgspec.structs.replace(FACTS, tp=RANKS, max_batch_size=32, max_seq_len=4096, max_input_len=4096)
+        facts = msgspec.structs.replace(
+            FACTS, tp=RANKS, max_batch_size=32, max_seq_len=4096, max_input_len=4096, max_lora_rank=8
+        )
+        for adapter in adapters:
+            make_adapter(folder / "adapters" / adapter)
+            arguments = ("--engine.adapters", str(folder / "adapters"), *arguments)
         habits = {"fixed": step, "end_rate": 0.0, "alphabet": text_alphabet()}
         make_engine(folder / "engine", facts, habits=habits)
         told = environment(folder)

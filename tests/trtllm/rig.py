@@ -10,6 +10,7 @@ import msgspec
 
 from engines.contract import RequestExecutor
 from engines.simulated.faults import Faults
+from engines.trtllm.adapters import Adapter
 from engines.trtllm.executor import TrtllmExecutor
 from engines.trtllm.facts import TensorRtFacts
 from engines.trtllm.loading import load_with
@@ -40,6 +41,7 @@ def fake_executor(
     statistics_age: float = 0.0,
     facts: TensorRtFacts = FACTS,
     vocab_size: int = VOCABULARY,
+    adapters: tuple[Adapter, ...] = (),
 ) -> TrtllmExecutor:
     """An executor with so many KV blocks and seats that went through the whole of the leader's loading."""
     facts = sized(blocks, batch, facts)
@@ -49,7 +51,9 @@ def fake_executor(
         if faults is not None:
             FAULTS[folder] = faults
         try:
-            settings = ExecutorSettings(kv_bytes=blocks * facts.tokens_per_block * facts.kv_bytes_per_token)
+            settings = ExecutorSettings(
+                kv_bytes=blocks * facts.tokens_per_block * facts.kv_bytes_per_token, adapters=adapters
+            )
             return load_with(fake_bindings, directory, manifest, settings, statistics_age=statistics_age)
         finally:
             FAULTS.pop(folder, None)

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from engines.contract import EngineLoadError
+from engines.trtllm.adapters import find_adapters
 from engines.trtllm.facts import TensorRtFacts
 from engines.trtllm.machine import Gpu, Machine, parse_gpus
 from engines.trtllm.preflight import checks, mismatches
 from engines.trtllm.settings import ExecutorSettings, kv_tokens
-from tests.trtllm.engines import FACTS, GIB, HERE, make_engine, write_manifest
+from tests.trtllm.engines import FACTS, GIB, HERE, make_adapter, make_engine, write_manifest
 
 SETTINGS = ExecutorSettings()
 
@@ -31,6 +32,33 @@ def machine(**changes: Any) -> Machine:
 def problems(directory: Path, built: TensorRtFacts = FACTS, here: Machine = HERE, **settings: Any) -> list[str]:
     manifest = make_engine(directory, built)
     return mismatches(directory, manifest, here, ExecutorSettings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("built", "made", "words"),
+    [
+        (facts(), {"rank": 8}, ["engine.adapters has formal", "compiled without adapters", "--lora-rank"]),
+        (facts(max_lora_rank=8), {"rank": 16}, ["formal has rank 16", "at most 8", "--lora-rank 16"]),
+        (
+            facts(max_lora_rank=8),
+            None,
+            ["formal lacks model.lora_weights.npy and model.lora_config.npy", "hf_lora_convert.py"],
+        ),
+        (facts(max_lora_rank=8), {}, []),
+    ],
+    ids=["no-adapters", "rank", "files", "fits"],
+)
+def test_adapters_that_do_not_fit_the_engine(
+    tmp_path: Path, built: TensorRtFacts, made: dict[str, int] | None, words: list[str]
+) -> None:
+    place = tmp_path / "adapters" / "formal"
+    if made is None:
+        place.mkdir(parents=True)
+    else:
+        make_adapter(place, **made)
+    said = problems(tmp_path / "engine", built, adapters=find_adapters(str(tmp_path / "adapters")))
+    assert len(said) == (1 if words else 0)
+    assert all(word in said[0] for word in words)
 
 
 def test_a_machine_that_fits_has_nothing_to_say(tmp_path: Path) -> None:

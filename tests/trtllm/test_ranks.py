@@ -142,13 +142,26 @@ def test_a_stop_while_ranks_still_load_is_orderly() -> None:
 
 def test_what_the_engine_does_not_offer_and_what_its_library_refuses_cost_nobody_else_anything_case_m6() -> None:
     """Through the whole server: by name where it is known beforehand; an error for that request alone where only the library knows."""
+    tones = (
+        ("", "OK", ""),
+        ("formal", "OK", ""),
+        ("casual", "INVALID_ARGUMENT", "adapter: must be one of this engine's, formal"),
+    )
     cases = [
         (pb.Guide(grammar='start: "a"'), "INVALID_ARGUMENT", "guide.grammar: this engine's guides are"),
         (pb.Guide(json_schema='{"type": "nonsense"}'), "INVALID_ARGUMENT", "guide.json_schema"),
         (pb.Guide(regex="unsupported"), "UNAVAILABLE", ""),
         (pb.Guide(regex="[a-z]+"), "OK", ""),
     ]
-    with job() as running, grpc.insecure_channel(running.target) as channel:
+    with job(adapters=("formal",)) as running, grpc.insecure_channel(running.target) as channel:
+        stub = GenerationStub(channel)
+        for adapter, code, words in tones:
+            call = stub.Generate(pb.GenerateRequest(prompt=pb.Prompt(text="Say"), max_tokens=4, adapter=adapter))
+            try:
+                list(call)
+            except grpc.RpcError:
+                assert words in call.details()
+            assert call.code().name == code, adapter
         for guide, code, words in cases:
             call = GenerationStub(channel).Generate(
                 pb.GenerateRequest(prompt=pb.Prompt(text="Say"), max_tokens=4, guide=guide)

@@ -14,7 +14,7 @@ from build_scripts.trtllm.build import CheckpointRequest
 from build_scripts.trtllm.config import Quantisation
 from build_scripts.trtllm.engine_plan import EnginePlan, EngineWish, plan_from_config
 from build_scripts.trtllm.layout import Layout
-from build_scripts.trtllm.limits import LimitsWish, Profile
+from build_scripts.trtllm.limits import LORA_MODULES, LimitsWish, Profile
 from build_scripts.trtllm.options import build_options
 from firsttoken.cli import main
 from tests.build_scripts.trtllm.compiler_contract import PLUGIN_OPTIONS, refusal
@@ -53,7 +53,7 @@ CONFIGS = {"Llama-3.1-8B": _config(4096, 14_336, 32, 32), "Llama-3.1-70B": _conf
 
 
 def planned(
-    folder: Path, model: str, tp: int, device: str | TargetDevice, profile: Profile = "latency", **limits: int
+    folder: Path, model: str, tp: int, device: str | TargetDevice, profile: Profile = "latency", **limits: Any
 ) -> EnginePlan:
     directory = folder / model
     directory.mkdir(exist_ok=True)
@@ -181,6 +181,32 @@ def test_the_contract_of_the_compiler_refuses_what_it_refuses() -> None:
     assert refusal({"nonsense": "1"}) == "unrecognized arguments: --nonsense 1"
     assert refusal({"gemm_swiglu_plugin": "bfloat16"}) is not None
     assert refusal({"max_batch_size": "8", "multiple_profiles": "enable"}) is None
+
+
+def test_an_engine_for_adapters_is_told_their_rank_and_modules(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "Llama-3.1-8B", 1, "L40S", lora_rank=16, lora_modules=("attn_q", "attn_v"))
+    command = plan.command()
+    at = command.index("--lora_target_modules")
+    assert command[at:] == ["--lora_target_modules", "attn_q", "attn_v"]
+    told = {name.removeprefix("--"): value for name, value in zip(command[1:at:2], command[2:at:2], strict=True)}
+    assert refusal(told) is None
+    assert (told["lora_plugin"], told["max_lora_rank"], told["dora_plugin"]) == ("bfloat16", "16", "disable")
+    everything = planned(tmp_path, "Llama-3.1-8B", 1, "L40S", lora_rank=8).limits
+    assert everything.lora_modules == LORA_MODULES
+    assert "max_lora_rank" not in planned(tmp_path, "Llama-3.1-8B", 1, "L40S").options
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"lora_rank": 1000}, r"--lora-rank must be 0 \.\. 512, given 1000"),
+        ({"lora_modules": ("attn_q",)}, "--lora-modules attn_q needs --lora-rank"),
+        ({"lora_rank": 8, "lora_modules": ("q_proj",)}, "--lora-modules must be among attn_q, .*given q_proj"),
+    ],
+)
+def test_adapters_that_no_engine_takes_are_refused(tmp_path: Path, wish: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        planned(tmp_path, "Llama-3.1-8B", 1, "L40S", "latency", **wish)
 
 
 def test_latency_and_throughput_differ_where_they_should(tmp_path: Path) -> None:

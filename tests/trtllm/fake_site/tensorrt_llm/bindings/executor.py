@@ -122,6 +122,22 @@ class GuidedDecodingConfig:
 
 
 @dataclass
+class PeftCacheConfig:
+    num_host_module_layer: int = 0
+    num_device_module_layer: int = 0
+    optimal_adapter_size: int = 8
+    max_adapter_size: int = 64
+    num_put_workers: int = 1
+    num_ensure_workers: int = 1
+    num_copy_streams: int = 1
+    max_pages_per_block_host: int = 24
+    max_pages_per_block_device: int = 8
+    device_cache_percent: float | None = None
+    host_cache_size: int | None = None
+    lora_prefetch_dir: str | None = None
+
+
+@dataclass
 class ExecutorConfig:
     max_beam_width: int = 1
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -134,6 +150,7 @@ class ExecutorConfig:
     max_batch_size: int | None = None
     max_num_tokens: int | None = None
     parallel_config: ParallelConfig | None = None
+    peft_cache_config: PeftCacheConfig = field(default_factory=PeftCacheConfig)
     max_queue_size: int | None = None
     extended_runtime_perf_knob_config: ExtendedRuntimePerfKnobConfig | None = None
     guided_decoding_config: object | None = None
