@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import structlog
 
-from engines.contract import EngineError, PlanError, RequestExecutor
+from engines.contract import EngineError, ExecutorStats, PlanError, RequestExecutor
 from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest, StepRecord
 from server.engine_life import EngineLife
 from server.engine_stats import Snapshot, backlog, engine_stats
@@ -121,8 +121,6 @@ class ExecutorEngine:
         if not responses:
             if self._moves():
                 self._pulse.beat()
-            with self._lock:
-                self._picture()  # what the last requests left behind, such as cached blocks, is told too
             return
         seconds = time.perf_counter() - began
         self._pulse.step_ended(seconds, 0.0)
@@ -135,6 +133,7 @@ class ExecutorEngine:
         """Whether the executor works on, or has nothing to do. A call that came back empty says only that this thread is alive."""
         with self._lock:
             stats = self._executor.stats()
+            self._picture(stats)  # what the last requests left behind, such as cached blocks, is told too
         before, self._iterations = self._iterations, stats.iterations
         return stats.iterations != before or not (stats.active or stats.queued)
 
@@ -161,11 +160,11 @@ class ExecutorEngine:
         for request in self._feed.take_cancellations(now):
             self._executor.cancel(request)
         self._hand_over()
-        self._picture()
+        self._picture(self._executor.stats())
 
-    def _picture(self) -> None:
+    def _picture(self, executor: ExecutorStats) -> None:
         """What everybody else sees from now on. Under the lock."""
-        self._snapshot = Snapshot(self._feed.stats(self._executor.stats()), self._taken_requests, self._taken_tokens)
+        self._snapshot = Snapshot(self._feed.stats(executor), self._taken_requests, self._taken_tokens)
 
     def _take_commands(self) -> None:
         for command in self._inbox.take():
