@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from ipaddress import IPv6Address, ip_address
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.config_ports import HttpConfig
@@ -22,6 +24,22 @@ def _is_local(remote: str | None) -> bool:
     return (mapped or address).is_loopback
 
 
+class _NoBlame(logging.Filter):
+    """What a peer sends is no fault of ours: one line instead of a stack, and none of its bytes."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg, record.args = f"an HTTP request was refused: {type(error).__name__}, {error.code}", ()
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.exc_info = None
+        return True
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_NoBlame())
+
+
 class HttpPort:
     """Runs on the same event loop as gRPC. Each answer is O(1) and queues behind no request."""
 
@@ -33,7 +51,7 @@ class HttpPort:
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/healthz", self._show_health)
         app.router.add_get("/readyz", self._show_readiness)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, logger=_log)
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError where it is taken."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from typing import Any
 
 import aiohttp
 import grpc
+import psutil
 import pytest
 
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
@@ -17,6 +19,7 @@ from server.phases import Phases
 from server.readiness import Readiness, State
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, configure, loaded, make_app, request, running, until
+from tests.rpc.raw_http2 import GENERATE, call, greeting
 
 
 async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -144,6 +147,50 @@ async def test_what_outlives_the_grace_ends_with_a_status_case_I1_I7() -> None:
         assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
         assert await server.over == 0
         assert not server.engine.live
+
+
+@pytest.mark.parametrize("window", [0, 20])
+async def test_a_stalled_reader_cannot_hold_a_drain(window: int) -> None:
+    """Neither one whose output nobody takes, nor one whose last word alone is left: a drain without others is over before any grace."""
+    engine = FakeEngine(step_seconds=0.001, max_context=100_000)
+    flags: dict[str, Any] = {"limits__reader_stall": 0.5, "lifecycle__drain_grace": 3600, "lifecycle__warm_up": False}
+    async with running(engine, **flags) as server:
+        writers = []
+        for tokens in (1, 20, 90_000):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.app.grpc_port)
+            asked = request(max_tokens=tokens).SerializeToString()
+            writer.write(greeting(window) + call(GENERATE, asked))
+            writers.append(writer)
+        await until(lambda: len(engine.submitted) == len(writers))
+        tokens_of = asyncio.ensure_future(collect(server.generation.Generate(request(max_tokens=300))))
+        await until(lambda: len(engine.submitted) == len(writers) + 1)
+        server.app.request_stop()
+        assert len((await tokens_of)[0]) == 300
+        assert await asyncio.wait_for(server.over, 30) == 0
+        for writer in writers:
+            writer.close()
+
+
+async def test_after_a_drain_nothing_of_the_server_is_left() -> None:
+    """No handler, task, thread, or file of its own; twice in one process, so that what the first one leaves would show."""
+    left = []
+    for _ in range(2):
+        tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+        async with running(FakeEngine(step_seconds=0.002)) as server:
+            await collect(server.generation.Generate(request(max_tokens=20)))
+            cancelled = await start_stream(server)
+            cancelled.cancel()
+        await until(lambda: not {task for task in asyncio.all_tasks() - tasks if not task.done()})  # noqa: B023
+        await until(lambda: not named(set(threading.enumerate()) - threads))  # noqa: B023
+        left.append(psutil.Process().num_fds())
+    assert left[0] == left[1]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        assert not asyncio.get_running_loop().remove_signal_handler(number)
+
+
+def named(threads: set[threading.Thread]) -> list[str]:
+    """All but asyncio's own pool, which the loop keeps."""
+    return [thread.name for thread in threads if not thread.name.startswith("asyncio_")]
 
 
 async def test_a_second_signal_is_fast_case_I3() -> None:

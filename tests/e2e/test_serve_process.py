@@ -86,6 +86,23 @@ def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(engine: str, s
         assert server.log()[-1]["event"] == "stopped"
 
 
+def test_after_kill_9_it_starts_again_on_the_same_ports_as_if_nothing_had_been() -> None:
+    with served() as first:
+        with grpc.insecure_channel(first.target) as channel:
+            request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=4000)
+            call = GenerationStub(channel).Generate(request)
+            next(call)
+            first.process.send_signal(signal.SIGKILL)
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert call.code() is grpc.StatusCode.UNAVAILABLE
+        assert first.process.wait(20) == -signal.SIGKILL
+    ports = ("--grpc.port", str(first.grpc_port), "--http.port", str(first.http_port))
+    with served(*ports) as again, grpc.insecure_channel(again.target) as channel:
+        request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=5)
+        assert list(GenerationStub(channel).Generate(request))[-1].HasField("final")
+
+
 def test_sigterm_is_handled_before_there_is_a_server() -> None:
     """A container's first process would not even be ended by one that it does not handle."""
     with subprocess.Popen([sys.executable, "-c", NEVER_LOADED], cwd=ROOT, stdout=subprocess.PIPE) as process:

@@ -95,6 +95,32 @@ async def test_http1_on_the_grpc_port_is_closed_and_harms_nobody() -> None:
         assert len((await stream)[0]) == 100
 
 
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nsecret: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(20_000)) + b"\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"\x00" * 4096 + b"\r\n\r\n",
+    ],
+    ids=["long header", "many headers", "long path", "noise"],
+)
+async def test_a_malformed_request_at_the_http_port_is_one_line_without_its_bytes(
+    flood: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.app.http_port)
+        writer.write(flood)
+        async with asyncio.timeout(10):
+            assert (await _rest(reader)).startswith(b"HTTP/1.0 400")
+        writer.close()
+        assert (await server.http("/readyz"))[0] == 200
+    said = capfd.readouterr().err
+    assert said.count("an HTTP request was refused") == 1
+    assert len(said.splitlines()) == 1
+    assert "aaaa" not in said
+
+
 async def _rest(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.read()

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from server.config_ports import GrpcConfig
 from server.rpc.port import address_of, transport_options
@@ -54,6 +55,28 @@ async def test_pings_during_a_long_silence_and_while_idle_case_H1_H1b() -> None:
     """Scaled down: pings each second against a least interval of 0.2 s. The same pings break a server that allows fewer."""
     results = await asyncio.gather(silent_call(0.2), idle_connection(0.2), silent_call(300), idle_connection(300))
     assert [*results] == [grpc.StatusCode.OK, True, grpc.StatusCode.UNAVAILABLE, False]
+
+
+@pytest.mark.slow
+async def test_ten_second_pings_for_a_minute_of_silence_case_H1_H1b() -> None:
+    """Unscaled: what clients really do, against the server's defaults, with a call that is silent for 60 s and without any."""
+    pings = [
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    engine = FakeEngine(silent_steps=6_000, step_seconds=0.01)
+    async with (
+        running(engine, lifecycle__warm_up=False) as server,
+        grpc.aio.insecure_channel(server.target, options=pings) as calling,
+        grpc.aio.insecure_channel(server.target, options=pings) as idle,
+    ):
+        await GenerationStub(idle).Tokenize(pb.TokenizeRequest(prompt=pb.Prompt(text="connect")))
+        tokens, _, _ = await collect(GenerationStub(calling).Generate(request(max_tokens=1)))
+        assert len(tokens) == 1
+        assert idle.get_state() is grpc.ChannelConnectivity.READY
+        assert calling.get_state() is grpc.ChannelConnectivity.READY
 
 
 @pytest.mark.parametrize(("host", "address"), [("::1", "[::1]:7"), ("0.0.0.0", "0.0.0.0:7"), ("unix:/s", "unix:/s")])  # noqa: S104

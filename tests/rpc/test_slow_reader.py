@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 
+import psutil
 import pytest
 
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, request, running, until
 from tests.rpc.raw_http2 import GENERATE, call, greeting
+
+BYTES_PER_TOKEN = 400
+"""What a token that nobody takes may cost until its stream is cut off: as docs/security.md says."""
 
 
 async def test_a_stalled_reader_is_cut_off_and_others_stream_on_case_H10() -> None:
@@ -70,3 +76,29 @@ def all_blocked(server: Running, streams: int) -> bool:
     """Whether so many streams have been in one write for a while."""
     registry = server.app._registry
     return registry is not None and sum(stream.stalled(0.2) for stream in registry) == streams
+
+
+@pytest.mark.slow
+async def test_readers_stalled_for_half_a_minute_cost_no_more_than_is_documented() -> None:
+    """Unscaled, docs/security.md: a stalled stream keeps what its max_tokens can make, at most BYTES_PER_TOKEN each, until it is cut off after
+    30 s; others stream on meanwhile, and everything is given back."""
+    streams, tokens = 64, 7_000
+    engine, process = FakeEngine(step_seconds=0.002, seats=streams + 1, max_context=8_192), psutil.Process()
+    async with running(engine, lifecycle__warm_up=False) as server:
+        await collect(server.generation.Generate(request(max_tokens=50)))
+        gc.collect()
+        before = process.memory_info().rss
+        writers = [await unread(server, max_tokens=tokens) for _ in range(streams)]
+        await until(lambda: all_blocked(server, streams), 60)
+        began, most = time.monotonic(), 0
+        while server.app._open_streams():
+            _, _, final = await collect(server.generation.Generate(request(max_tokens=50)))
+            assert final.usage.completion_tokens == 50
+            most = max(most, process.memory_info().rss)
+            assert time.monotonic() < began + 90
+        assert most - before < streams * tokens * BYTES_PER_TOKEN
+        samples = await server.metrics()
+        assert samples["firsttoken_requests_total{class=interactive,outcome=stalled}"] == streams
+        assert not engine.live
+        for writer in writers:
+            writer.close()
