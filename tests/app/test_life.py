@@ -125,16 +125,19 @@ async def test_phases_of_the_start_are_told_case_B12() -> None:
 
 async def test_a_drain_lets_streams_finish_and_refuses_new_ones_case_I1_I2_I4_I5() -> None:
     async with running(FakeEngine(step_seconds=0.005), lifecycle__drain_delay=0.2) as server:
-        stream = await start_stream(server)
+        streams = [asyncio.ensure_future(collect(await start_stream(server))) for _ in range(32)]
         server.app.request_stop()
         await until(lambda: server.app.readiness.state is State.CLOSING)
         await collect(server.generation.Generate(request(max_tokens=1)))  # load balancers have not looked yet
         await until(lambda: server.app.readiness.state is State.DRAINING)
-        code, _ = await code_of(server.generation.Generate(request()))
-        assert code is grpc.StatusCode.UNAVAILABLE
+        code, details = await code_of(server.generation.Generate(request()))
+        assert (code, details) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "the server is shutting down and takes no new requests",
+        )
         assert (await server.http("/readyz"))[0] == 503
-        tokens, _, final = await collect(stream)
-        assert len(tokens) == final.usage.completion_tokens == 100
+        for tokens, _, final in await asyncio.gather(*streams):
+            assert len(tokens) == final.usage.completion_tokens == 100
         assert await server.over == 0
         assert server.engine.cancels == []
 

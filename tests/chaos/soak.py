@@ -25,20 +25,22 @@ from tests.chaos.storm import BREEZE, PROMPTS, STORM, Storm, Weather
 SIMULATED = ("simulated:steady", "simulated-executor:steady")
 """Swapped in turn: they speak one language, so that every prompt has one right answer."""
 DEFAULT_ENGINE = Path("engine-cache/smollm2-gguf")
-SMALL_POOL = ("--engine.kv_bytes", str(256 * 2**20))
-"""Of which every block is written soon: memory that is committed late would look like a leak."""
+SMALL_POOL, FILLING = ("--engine.kv_bytes", str(192 * 2**20)), (2, 4_000)
+"""A pool that holds one longest sequence, and the prompts and their tokens that fill it."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """One process: how long, relative to the others, and how it ends."""
+    """One process: its part of the time, and how it ends."""
 
     share: float
     end: str
 
 
-SIMULATED_LIVES = (Life(0.5, "hang"), Life(0.15, "kill"), Life(0.15, "drain"))
-EMBEDDED_SHARE = 0.2
+LIVES = (Life(0.5, "hang"), Life(0.15, "kill"), Life(0.15, "drain"))
+EMBEDDED = Life(0.2, "drain")
+ENDS = {"hang": 14.0, "kill": 7.0, "drain": 5.0}
+"""Seconds that an end takes, the next start included."""
 
 
 @contextlib.asynccontextmanager
@@ -56,32 +58,45 @@ async def storm(
             check_log(server, tally, secrets=PROMPTS)
 
 
-async def live(made: Storm, seconds: float, what: str) -> None:
-    """Rounds until the time is over, with the books checked after each."""
-    length, books, end = min(20.0, max(4.0, seconds / 12)), Books(), time.monotonic() + seconds
-    while time.monotonic() < end or not books.memory:
+async def live(made: Storm, until: float, what: str) -> None:
+    """Rounds until then, with the books checked after each."""
+    length, books = min(20.0, max(4.0, (until - time.monotonic()) / 12)), Books()
+    while time.monotonic() + length < until or not books.memory:
         await made.round(length)
         await settle(made.server, books, made.tally)
     say(books.close(made.tally, what), f"ready after {made.server.ready_after:.1f} s, {dict(made.tally.outcomes)}")
 
 
+class Clock:
+    """Shares the time that is left among the lives that are left, and keeps some for their ends."""
+
+    def __init__(self, seconds: float, lives: tuple[Life, ...]) -> None:
+        self._end = time.monotonic() + seconds
+        self._left = list(lives)
+
+    def until(self) -> float:
+        """When the next life's rounds are over."""
+        life, now = self._left[0], time.monotonic()
+        free = self._end - now - sum(ENDS[one.end] for one in self._left)
+        share = life.share / sum(one.share for one in self._left)
+        self._left.pop(0)
+        return now + max(0.0, free * share)
+
+
 async def soak(seconds: float, seed: int, weather: Weather, engine: Path) -> int:
     """Every life, then the verdict: the exit status."""
-    tally = Tally()
-    embedded = await asyncio.to_thread(engine.is_dir)
-    share = 1 - EMBEDDED_SHARE if embedded else 1.0
-    total = sum(life.share for life in SIMULATED_LIVES)
+    tally, embedded = Tally(), await asyncio.to_thread(engine.is_dir)
+    clock = Clock(seconds, (*LIVES, EMBEDDED) if embedded else LIVES)
     async with storm(SIMULATED[0], weather, seed, tally, engines=SIMULATED) as made:
         await made.learn()
-        for number, life in enumerate(SIMULATED_LIVES):
-            await live(made, seconds * share * life.share / total, f"life {number + 1}, simulated, then {life.end}")
+        for number, life in enumerate(LIVES):
+            await live(made, clock.until(), f"life {number + 1}, simulated, then {life.end}")
             await getattr(made, life.end)()
-            say(f"after {life.end}")
     if embedded:
-        knobs = SMALL_POOL
         calm = Weather(min(6, weather.clients), 16, weather.victims * 2, weather.swaps * 8, weather.faults * 2)
-        async with storm(str(engine), calm, seed, tally, *knobs) as made:
-            await live(made, seconds * EMBEDDED_SHARE, f"{engine.name}, then drain")
+        async with storm(str(engine), calm, seed, tally, *SMALL_POOL) as made:
+            await made.fill(*FILLING)
+            await live(made, clock.until(), f"{engine.name}, then {EMBEDDED.end}")
             await made.drain()
     else:
         say(f"without the embedded engine: there is none in {engine}; `firsttoken build` makes it")

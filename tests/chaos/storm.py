@@ -78,6 +78,13 @@ class Storm:
             for prompt in PROMPTS:
                 self.truth[prompt] = await client.generate(prompt, max_tokens=self._weather.tokens).text()
 
+    async def fill(self, prompts: int, tokens: int) -> None:
+        """Have so many prompts of so many tokens computed: the pool's memory is committed when it is first written."""
+        async with self.server.client() as client:
+            for prompt in range(prompts):
+                ids = [1000 + (37 * place + prompt) % 40_000 for place in range(tokens)]
+                await client.generate(ids, max_tokens=1).text()
+
     async def round(self, seconds: float) -> None:
         """Everything at once; returns when the last of it is over."""
         async with self._blowing():

@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import pytest
@@ -136,6 +137,24 @@ def test_what_cannot_work_is_said_in_words(arguments: list[str], status: int, wo
     done = run_serve(*arguments)
     assert done.returncode == status
     assert words in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ("", "engine.json"),
+        ('{"schema_version": 1, "engine": "openvino"', "engine.json"),
+        ('{"schema_version": 99}', "schema_version must be 1, got 99"),
+        ('{"schema_version": 1, "engine": "openvino", "surprise": 1}', "engine.json"),
+    ],
+    ids=["empty", "cut off", "of another version", "of no version"],
+)
+def test_a_corrupted_manifest_is_refused_by_name_and_never_served(tmp_path: Path, manifest: str, words: str) -> None:
+    (tmp_path / "engine.json").write_text(manifest)
+    done = run_serve(str(tmp_path), "--grpc.port", "0", "--http.port", "0")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)
