@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib import import_module, metadata
 from typing import Any
 
+from benchmarks.gpu_features import features_are_taken
 from benchmarks.gpu_workbench import Workbench, differing_tensors, greedy_log, signature, with_executor
 from engines.contract import ExecutorFinish, ExecutorRequest, RequestExecutor
 from engines.manifest_file import read_manifest
@@ -89,9 +90,15 @@ def failure_texts(bench: Workbench) -> dict[str, Any]:
 
 
 def cancel_and_time(bench: Workbench) -> dict[str, Any]:
-    """5. Cancel, allotted time and priority: do they do what the contract says, and how late?"""
+    """5. Cancel, allotted time, priority, guides, bans, biases and the rest of a request: do they do what the contract says?"""
     bench.require()
-    found: dict[str, Any] = with_executor(bench.engine(1), requests_are_controlled)
+
+    def both(executor: RequestExecutor) -> dict[str, Any]:
+        return requests_are_controlled(executor) | {"features": features_are_taken(executor)}
+
+    found: dict[str, Any] = with_executor(bench.engine(1), both)
+    if any(said != "yes" for said in found["features"].values()):
+        raise AssertionError(json.dumps(found))
     return found
 
 

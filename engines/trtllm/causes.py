@@ -101,6 +101,17 @@ CAUSES: tuple[Cause, ...] = (
         "the GPU ran out of memory: give keys and values less (engine.kv_bytes), or build with smaller --max-batch-size or "
         "--max-num-tokens; `firsttoken build --dry-run` prints the bill",
     ),
+    _cause(
+        "adapter-not-cached",
+        r"LoRA task (?P<task>\d+) not found in cache",
+        "adapter {task} (counted from 1, by name) is not in the executor's cache: it had no room for all of engine.adapters; have fewer, or "
+        "of a lower rank",
+    ),
+    _cause(
+        "adapter-cache-full",
+        r"(?:PEFT|LoRA) [Cc]ache is full|Cache is full\. There are no done tasks to evict",
+        "the executor's cache of adapters is full: have fewer in engine.adapters, or of a lower rank",
+    ),
     _cause("shutting-down", r"LLM is shutting down", "the executor is shutting down: it takes nothing any more"),
     _cause(
         "shared-python",

@@ -113,7 +113,7 @@ class ExecutorFeed:
             record: Fed = sequence.record
             self._account(sequence)
             self._enter(record, now)
-            fed.append(executor_request(record.request, self._limits.max_context, self._salts))
+            fed.append(executor_request(record.request, self._limits.max_context, self._salts, now))
         return fed
 
     def _enter(self, record: Fed, now: float) -> None:

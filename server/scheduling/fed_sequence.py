@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from engines.contract import ExecutorFinish, ExecutorRequest, ExecutorResponse
 from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.scheduling.record import RequestRecord, SequenceRecord
@@ -51,7 +53,12 @@ def reason_of(sequence: FedSequence, response: ExecutorResponse) -> FinishReason
     return _REASONS[response.finish]
 
 
-def executor_request(request: GenerationRequest, max_context: int, salts: SaltNumbers) -> ExecutorRequest:
+def _allotted(deadline: float | None, now: float) -> int | None:
+    """Milliseconds that are left, rounded up: the executor ends in time even what we cannot, held up elsewhere."""
+    return None if deadline is None else max(1, math.ceil((deadline - now) * 1000.0))
+
+
+def executor_request(request: GenerationRequest, max_context: int, salts: SaltNumbers, now: float) -> ExecutorRequest:
     """An executor always draws a token: for a request that wants none (warming) it is thrown away, and a prompt of the model's whole
     context goes in without its last token."""
     max_tokens = max(1, request.max_tokens)
@@ -64,6 +71,7 @@ def executor_request(request: GenerationRequest, max_context: int, salts: SaltNu
         stop_ids=request.stop_ids,
         n=request.n,
         priority=_PRIORITIES[request.priority],
+        allotted_ms=_allotted(request.deadline, now),
         salt=salts.number(request.cache_salt),
         adapter=request.adapter,
     )

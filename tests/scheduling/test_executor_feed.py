@@ -140,6 +140,23 @@ def test_stop_truncates_and_cancels_inside() -> None:
     assert sequence_end(feed.collect()) == SequenceFinished(0, 0, FinishReason.STOP_STRING, 2, 2)
 
 
+def test_the_executor_is_told_what_is_left_of_the_deadline_and_which_adapter() -> None:
+    feed = make_feed(inner_queue=3)
+    feed.add(make_request(1, [5], deadline=10.0), 0.0)
+    feed.add(make_request(2, [5], deadline=7.0001), 0.0)
+    feed.add(msgspec.structs.replace(make_request(3, [5], ttft_deadline=9.0), adapter=2), 0.0)
+    told = {request.request: (request.allotted_ms, request.adapter) for request in feed.feed(7.0)}
+    assert told == {1: (3000, 0), 2: (1, 0), 3: (None, 2)}
+
+
+def test_an_end_by_the_executors_own_clock_is_the_deadlines() -> None:
+    feed = make_feed()
+    feed.add(make_request(1, [5], deadline=10.0), 0.0)
+    feed.feed(0.0)
+    feed.apply([answer(1, 7), answer(1, finish=ExecutorFinish.TIMED_OUT)], 9.9999)
+    assert sequence_end(feed.collect()).reason is FinishReason.DEADLINE
+
+
 def test_deadlines_outside_and_inside_case_D2_E2_E3() -> None:
     feed = make_feed()
     for number in range(4):

@@ -50,6 +50,11 @@ SAID = {
         "max_seq_len 8192",
     ),
     "kv-memory": ("[ERROR] CUDA runtime error in ::cudaMalloc(ptr, n): out of memory", "engine.kv_bytes"),
+    "adapter-not-cached": (
+        "LoRA task 3 not found in cache. Please send LoRA weights with request",
+        "adapter 3 (counted from 1, by name)",
+    ),
+    "adapter-cache-full": ("PEFT Cache is full. Could not store taskId=4", "have fewer in engine.adapters"),
     "shutting-down": ("RuntimeError: LLM is shutting down", "takes nothing any more"),
     "shared-python": (
         "ImportError: libpython3.12.so.1.0: cannot open shared object file: No such file or directory",

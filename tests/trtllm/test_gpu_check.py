@@ -10,7 +10,9 @@ import pytest
 
 from benchmarks import gpu_check
 from benchmarks.gpu_checks import CHECKS, gaps_between_tokens, requests_are_controlled
+from benchmarks.gpu_features import FEATURES, Feature, features_are_taken
 from benchmarks.gpu_workbench import NotHereError, Workbench
+from engines.sampling.params import Guide, SamplingParams
 from engines.trtllm.machine import Machine
 from tests.trtllm.engines import HERE
 from tests.trtllm.rig import fake_executor
@@ -56,6 +58,27 @@ def test_cancel_time_and_priority_are_checked_on_an_executor_that_has_them() -> 
     executor = fake_executor(256, 8, habits={"fixed": 0.002, "end_rate": 0.0})
     found = requests_are_controlled(executor)
     assert found["cancel_seconds"] > 0
+    executor.close()
+
+
+IN_THE_FAKE = {name: one for name, one in FEATURES.items() if not name.startswith(("logit", "banned"))}
+"""It bans nothing, and a bias is a tensor of torch's, which is not a dependency of ours."""
+
+
+def test_every_feature_is_tried_and_what_is_not_done_is_said() -> None:
+    executor = fake_executor(256, 8, habits={"end_rate": 0.0})
+    assert set(features_are_taken(executor, IN_THE_FAKE).values()) == {"yes"}
+    broken = {
+        "never true": Feature({}, lambda _: False),
+        "not offered": Feature({"sampling": SamplingParams(logprobs=3)}),
+        "refused by the library": Feature({"sampling": SamplingParams(guide=Guide("regex", "unsupported"))}),
+        "works": Feature({}),
+    }
+    said = features_are_taken(executor, broken)
+    assert said["never true"].startswith("no: [")
+    assert said["not offered"].startswith("PlanError: request 1001: sampling.logprobs must be 0")
+    assert "unsupported pattern" in said["refused by the library"]
+    assert said["works"] == "yes", "one that is refused takes no other with it"
     executor.close()
 
 
