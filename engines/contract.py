@@ -90,6 +90,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """A cancelled sequence frees its seat at the next step (a step runner), not at some later response (an executor)."""
     lookahead: int = 0
     """How many tokens beyond one a sequence may produce in one step (speculation)."""
+    held_back: int | None = None
+    """How many ids ``SamplingParams.min_tokens`` can keep from ending a sequence, the model's ends and then stop ids; None = any."""
     guides: tuple[str, ...] = ("json_schema", "regex", "grammar", "choice")
     """Kinds of guide, where ``masks`` says that there are any."""
     top_logprobs: int | None = None

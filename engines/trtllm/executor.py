@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     salts=True,
     block_io=False,
     immediate_cancel=False,
+    held_back=1,
     guides=GUIDES,
     top_logprobs=0,
 )

@@ -25,6 +25,12 @@ def check_offered(request: ExecutorRequest) -> None:
             f"request {request.request}: sampling.logprobs must be 0 on TensorRT-LLM, which tells the log-probability of "
             f"the drawn token only, got {request.sampling.logprobs}"
         )
+    ending = (*request.end_ids, *request.stop_ids)
+    if request.sampling.min_tokens and len(ending) > 1:
+        raise PlanError(
+            f"request {request.request}: sampling.min_tokens holds back one ending id on TensorRT-LLM, got {len(ending)}: its stop words "
+            "end a sequence whatever its length"
+        )
     guide = request.sampling.guide
     if guide is not None and guide.kind not in GUIDES:
         raise PlanError(
@@ -39,8 +45,12 @@ def to_request(bindings: Bindings, request: ExecutorRequest, vocab_size: int) ->
 
     The library takes one end-of-sequence id; further ones travel as stop words, and ``responses`` gives them their name back.
     """
-    end, *further = request.end_ids or (None,)
-    stops = [[token] for token in (*further, *request.stop_ids)] + [list(run) for run in request.stop_sequences]
+    # With min_tokens a lone stop id travels as the end that is held back.
+    ends = request.end_ids or (request.stop_ids if request.sampling.min_tokens else ()) or (None,)
+    end, *further = ends
+    stops = [[token] for token in (*further, *request.stop_ids) if token != end] + [
+        list(run) for run in request.stop_sequences
+    ]
     told: dict[str, Any] = {
         "streaming": True,
         "sampling_config": _sampling(bindings, request.sampling, request.n),

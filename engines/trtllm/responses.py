@@ -56,6 +56,8 @@ class OpenRequest:
         tokens = tuple(result.output_token_ids[0]) if result.output_token_ids else ()
         if finish is ExecutorFinish.STOP_WORDS and tokens and tokens[-1] in self.request.end_ids:
             finish = ExecutorFinish.END_ID
+        elif finish is ExecutorFinish.END_ID and not self.request.end_ids and self.request.stop_ids:
+            finish = ExecutorFinish.STOP_WORDS
         if finish is not None:
             self.open.discard(index)
         return ExecutorResponse(

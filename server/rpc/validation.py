@@ -162,6 +162,7 @@ def _sampling(
     ending_ids: tuple[int, ...],
 ) -> SamplingParams:
     sampling = check_sampling(request.sampling, limits)
+    _check_held_back(min_tokens, len(set(ending_ids)), info)
     return msgspec.structs.replace(
         sampling,
         logprobs=check_logprobs(request.logprobs, limits) if request.HasField("logprobs") else None,
@@ -169,6 +170,16 @@ def _sampling(
         ending_ids=tuple(dict.fromkeys(ending_ids)) if min_tokens else (),
         guide=_guide(request, limits, info) if request.HasField("guide") else None,
     )
+
+
+def _check_held_back(min_tokens: int, ending_ids: int, info: EngineInfo) -> None:
+    held_back = info.capabilities.held_back
+    if min_tokens and held_back is not None and ending_ids > held_back:
+        raise InvalidRequestError(
+            "stop.min_tokens",
+            f"this engine holds back at most {held_back} ending id (capabilities.held_back), the request has {ending_ids}, the model's ends "
+            "included; set stop.ignore_end, or leave it 0",
+        )
 
 
 def _guide(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) -> Guide:

@@ -217,6 +217,18 @@ def test_unset_sampling_is_greedy_and_a_seed_is_drawn_where_it_matters() -> None
     assert 0 <= first.seed < 2**64
 
 
+def test_an_engine_that_holds_back_one_ending_id_refuses_more() -> None:
+    one = msgspec.structs.replace(INFO.capabilities, held_back=1)
+    info = msgspec.structs.replace(INFO, capabilities=one, end_ids=(256,))
+    assert check(request(stop=pb.Stop(min_tokens=2)), LIMITS, info).min_tokens == 2
+    assert check(request(stop=pb.Stop(min_tokens=2, ignore_end=True, token_ids=[5])), LIMITS, info).min_tokens == 2
+    with pytest.raises(
+        InvalidRequestError, match=r"stop\.min_tokens: this engine holds back at most 1 ending id .* has 2"
+    ):
+        check(request(stop=pb.Stop(min_tokens=2, token_ids=[5])), LIMITS, info)
+    assert check(request(stop=pb.Stop(min_tokens=2, token_ids=[5])), LIMITS, INFO).min_tokens == 2
+
+
 def test_an_adapter_is_found_by_its_name() -> None:
     info = msgspec.structs.replace(INFO, adapters=("formal", "legal"))
     for name, number in (("", 0), ("formal", 1), ("legal", 2)):

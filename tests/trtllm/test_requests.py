@@ -57,6 +57,14 @@ def test_stops_bans_and_further_ends() -> None:
     assert made.bad_words == [[8], [9, 10]]
 
 
+def test_the_one_ending_id_that_is_held_back_travels_as_the_end() -> None:
+    held = SamplingParams(min_tokens=3, ending_ids=(11,))
+    made = translated(held, end_ids=(), stop_ids=(11,), stop_sequences=((12, 13),))
+    assert (made.end_id, made.stop_words, made.sampling_config.min_tokens) == (11, [[12, 13]], 3)
+    made = translated(held, end_ids=(2,))
+    assert (made.end_id, made.stop_words) == (2, None)
+
+
 def test_no_end_is_told_where_the_client_ignores_ends() -> None:
     made = translated(end_ids=())
     assert (made.end_id, made.pad_id) == (None, None)
@@ -95,6 +103,10 @@ def test_log_probabilities_are_asked_for_only_where_wanted() -> None:
     [
         ({"sampling": SamplingParams(logprobs=3)}, "request 7: sampling.logprobs must be 0 on TensorRT-LLM.*got 3"),
         ({"sampling": SamplingParams(guide=Guide("grammar", "x"))}, "guide.kind must be one of .*got grammar"),
+        (
+            {"sampling": SamplingParams(min_tokens=3, ending_ids=(2, 3)), "end_ids": (2, 3)},
+            "sampling.min_tokens holds back one ending id on TensorRT-LLM, got 2",
+        ),
         ({"salt": 0}, "salt must be at least 1, got 0"),
     ],
 )

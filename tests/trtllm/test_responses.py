@@ -46,6 +46,11 @@ def test_an_end_id_that_travelled_as_a_stop_word_gets_its_name_back() -> None:
     assert opened().translate(response([9], "STOP_WORDS"))[0].finish is ExecutorFinish.STOP_WORDS
 
 
+def test_a_stop_id_that_travelled_as_the_end_gets_its_name_back() -> None:
+    (said,) = opened(end_ids=(), stop_ids=(11,)).translate(response([5, 11], "END_ID"))
+    assert said.finish is ExecutorFinish.STOP_WORDS
+
+
 def test_sequences_end_one_by_one_and_the_request_with_the_last() -> None:
     three = opened(n=3)
     (said,) = three.translate(response([5], "END_ID", sequence_index=1, is_final=False))
