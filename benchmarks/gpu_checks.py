@@ -21,7 +21,7 @@ from engines.manifest_file import read_manifest
 from engines.sampling.params import SamplingParams
 from engines.trtllm.causes import find_cause
 from engines.trtllm.native import load_bindings
-from engines.trtllm.probe import EXPECTED, differences
+from engines.trtllm.probe import EXPECTED, differences, named
 
 
 def installed_names(bench: Workbench) -> dict[str, Any]:
@@ -31,18 +31,32 @@ def installed_names(bench: Workbench) -> dict[str, Any]:
     found = differences(bindings)
     files = metadata.distribution("tensorrt_llm").files or []
     wheel = next((str(file) for file in files if file.name == "WHEEL"), None)
-    listed = {one.name: sorted(dir(getattr(bindings, one.name, None))) for one in EXPECTED}
+    classes = {one.name: _class_of(bindings, one.name) for one in EXPECTED}
     report = {
         "wheel_tags": metadata.distribution("tensorrt_llm").read_text("WHEEL") if wheel else None,
         "installed_bytes": sum(file.size or 0 for file in files),
-        "signatures": {one.name: (getattr(bindings, one.name, None).__doc__ or "")[:2000] for one in EXPECTED},
-        "names": listed,
+        "signatures": {name: _signature_of(class_) for name, class_ in classes.items()},
+        "names": {name: sorted(dir(class_)) for name, class_ in classes.items()},
         "build_config": signature("tensorrt_llm.builder", "BuildConfig"),
         "differences": found,
     }
     if found:
         raise AssertionError(json.dumps(report))
     return report
+
+
+def _class_of(bindings: Any, name: str) -> Any:  # noqa: ANN401 - the library ships no types
+    """None where the library has none of that name: the differences say so."""
+    try:
+        return named(bindings, name)
+    except AttributeError:
+        return None
+
+
+def _signature_of(class_: Any) -> str:  # noqa: ANN401 - as above
+    """nanobind writes what a constructor takes into its docstring."""
+    texts = (getattr(class_, "__doc__", None), getattr(getattr(class_, "__init__", None), "__doc__", None))
+    return "\n".join(text for text in texts if text)[:4000]
 
 
 def rank_files(bench: Workbench) -> dict[str, Any]:

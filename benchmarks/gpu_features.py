@@ -84,9 +84,9 @@ def _tried(executor: RequestExecutor, number: int, feature: Feature) -> str:
         answer = _answer(executor, number)
     except Exception as error:  # noqa: BLE001 - whatever the library does is the answer
         return f"{type(error).__name__}: {error}"
-    error = next((one.error for one in answer if one.error is not None), None)
-    if error is not None:
-        return f"error: {error}"
+    failure = next((one.error for one in answer if one.error is not None), None)
+    if failure is not None:
+        return f"error: {failure}"
     return "yes" if feature.holds(answer) else f"no: {_tokens(answer)}, {_finish(answer)}"
 
 

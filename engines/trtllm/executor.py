@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from engines.contract import (
 from engines.executor_checks import check_request
 from engines.trtllm.cache_events import CacheEvents
 from engines.trtllm.causes import explain
-from engines.trtllm.native import Bindings
+from engines.trtllm.native import Bindings, NativeExecutor
 from engines.trtllm.requests import GUIDES, check_offered, to_request
 from engines.trtllm.responses import OpenRequest
 from engines.trtllm.statistics import HeldCalls, IterationFigures
@@ -49,18 +49,6 @@ STALL = 60.0
 """Seconds without a response or an iteration, while requests are inside, after which a rank hangs."""
 STATISTICS_AGE = 0.1
 """Seconds for which statistics are good: asking the library holds the interpreter's lock."""
-
-
-class NativeExecutor(Protocol):
-    """``tensorrt_llm.bindings.executor.Executor``, as far as this adapter uses it."""
-
-    def enqueue_requests(self, requests: list[Any], /) -> list[int]: ...
-    def await_responses(self, timeout: timedelta, /) -> list[Any]: ...
-    def cancel_request(self, id: int, /) -> None: ...  # noqa: A002 - the library's name
-    def get_latest_iteration_stats(self) -> list[Any]: ...
-    def get_kv_cache_event_manager(self) -> Any | None: ...  # noqa: ANN401 - the library ships no types
-    def can_enqueue_requests(self) -> bool: ...
-    def shutdown(self) -> None: ...
 
 
 class TrtllmExecutor:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from importlib import import_module
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from engines.contract import EngineLoadError
 from engines.trtllm.causes import explain
 
 Bindings: TypeAlias = ModuleType
 """``tensorrt_llm.bindings.executor``. Nothing here knows its types but by name; ``probe`` holds the names against it."""
+
+
+class NativeExecutor(Protocol):
+    """``tensorrt_llm.bindings.executor.Executor``, as far as this adapter uses it."""
+
+    def enqueue_requests(self, requests: list[Any], /) -> list[int]: ...
+    def await_responses(self, timeout: timedelta, /) -> list[Any]: ...
+    def cancel_request(self, id: int, /) -> None: ...  # noqa: A002 - the library's name
+    def get_latest_iteration_stats(self) -> list[Any]: ...
+    def get_kv_cache_event_manager(self) -> Any | None: ...  # noqa: ANN401 - the library ships no types
+    def can_enqueue_requests(self) -> bool: ...
+    def shutdown(self) -> None: ...
+
 
 PINNED = "1.2.1"
 """The only release that this adapter is written for: compiled engines left TensorRT-LLM after its 1.2 line."""

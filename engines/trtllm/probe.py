@@ -39,11 +39,11 @@ def _made(name: str, *arguments: object | Make) -> Make:
 
 
 def _member(enum: str, member: str) -> Make:
-    return lambda bindings: getattr(_named(bindings, enum), member)
+    return lambda bindings: getattr(named(bindings, enum), member)
 
 
-def _named(bindings: Bindings, dotted: str) -> Any:  # noqa: ANN401 - the library ships no types
-    """Raises AttributeError."""
+def named(bindings: Bindings, dotted: str) -> Any:  # noqa: ANN401 - the library ships no types
+    """A class, or a class inside another: "GuidedDecodingParams.GuideType". Raises AttributeError."""
     found: Any = bindings
     for part in dotted.split("."):
         found = getattr(found, part)
@@ -234,7 +234,7 @@ def require_expected(bindings: Bindings) -> None:
 
 def _differences(bindings: Bindings, one: Expected) -> Iterator[str]:
     try:
-        class_ = _named(bindings, one.name)
+        class_ = named(bindings, one.name)
     except AttributeError:
         yield f"{one.name} is missing"
         return

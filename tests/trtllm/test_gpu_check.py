@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_check
-from benchmarks.gpu_checks import CHECKS, gaps_between_tokens, requests_are_controlled
+from benchmarks.gpu_checks import CHECKS, gaps_between_tokens, installed_names, requests_are_controlled
 from benchmarks.gpu_features import FEATURES, Feature, features_are_taken
 from benchmarks.gpu_workbench import NotHereError, Workbench
 from engines.sampling.params import Guide, SamplingParams
 from engines.trtllm.machine import Machine
+from engines.trtllm.probe import EXPECTED
 from tests.trtllm.engines import HERE
+from tests.trtllm.fake_site.tensorrt_llm.bindings import executor as fake_bindings
 from tests.trtllm.rig import fake_executor
 
 BARE = Machine(tensorrt_llm=None, tensorrt=None, cuda=None, driver=None, gpus=(), mpirun=None)
@@ -59,6 +61,23 @@ def test_cancel_time_and_priority_are_checked_on_an_executor_that_has_them() -> 
     found = requests_are_controlled(executor)
     assert found["cancel_seconds"] > 0
     executor.close()
+
+
+def test_what_is_installed_is_listed_name_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the fake for the library: the report holds each class's names and what its constructor takes, nested ones included."""
+
+    class Distribution:
+        files = ()
+
+        def read_text(self, name: str) -> None: ...
+
+    monkeypatch.setattr("benchmarks.gpu_checks.load_bindings", lambda: fake_bindings)
+    monkeypatch.setattr("benchmarks.gpu_checks.metadata.distribution", lambda _: Distribution())
+    report = installed_names(Workbench("some-model", None, tmp_path, HERE))
+    assert report["differences"] == []
+    assert "JSON_SCHEMA" in report["names"]["GuidedDecodingParams.GuideType"]
+    assert "event_buffer_max_size" in report["signatures"]["KvCacheConfig"]
+    assert report["names"].keys() == report["signatures"].keys() == {one.name for one in EXPECTED}
 
 
 IN_THE_FAKE = {name: one for name, one in FEATURES.items() if not name.startswith(("logit", "banned"))}
