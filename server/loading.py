@@ -46,6 +46,10 @@ def load_model(config: Config, phases: Phases, under_way: Callable[[], object] =
     what to change.
     """
     kind, _, profile = config.engine.directory.partition(":")
+    if config.engine.adapters and not is_trtllm(config.engine.directory):
+        raise ValueError(
+            f"engine.adapters: {config.engine.directory} takes no adapters, only TensorRT-LLM engines do; leave it empty"
+        )
     if kind in (SIMULATED, SIMULATED_EXECUTOR):
         under_way()
         return _load_simulated(profile or DEFAULT_PROFILE, config, executor=kind == SIMULATED_EXECUTOR)

@@ -130,6 +130,11 @@ def test_the_effective_settings_are_printed_with_their_sources() -> None:
         (["--config", "/does/not/exist.toml"], 2, "No such file"),
         (["--help"], 0, "--scheduler.step_tokens (default 512)"),
         (["simulated:nonsense", "--grpc.port", "0", "--http.port", "0"], 1, "must be one of"),
+        (
+            ["simulated:instant", "--engine.adapters", "x", "--grpc.port", "0", "--http.port", "0"],
+            1,
+            "simulated:instant takes no adapters, only TensorRT-LLM engines do",
+        ),
         (["/does/not/exist", "--grpc.port", "0", "--http.port", "0"], 1, "build one with `firsttoken build`"),
     ],
 )
