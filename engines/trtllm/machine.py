@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from engines.contract import EngineLoadError
 _QUERY = "name,compute_cap,memory.total,driver_version"
 _PATIENCE = 20.0
 """Seconds: a driver that initialises its GPUs first can take several."""
+_NOTHING_VISIBLE = ("", "-1", "NoDevFiles")
+"""What containers and schedulers set CUDA_VISIBLE_DEVICES to where a process gets no GPU."""
 MIB = 1 << 20
 
 
@@ -50,13 +53,25 @@ def observe_machine() -> Machine:
 
 
 def _gpus() -> tuple[str | None, tuple[Gpu, ...]]:
-    """The driver's version, and the GPUs in its order. None, and none, where there is no driver."""
+    """The driver's version, and the GPUs that a process started here may use, in its order. None, and none, where there is no driver.
+
+    nvidia-smi lists all of a machine's, whatever CUDA_VISIBLE_DEVICES says; it takes the same list of numbers or UUIDs.
+    """
     command = shutil.which("nvidia-smi")
     if command is None:
         return None, ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return parse_gpus(_ask(command))
+    if visible.strip() in _NOTHING_VISIBLE:
+        return parse_gpus(_ask(command))[0], ()
+    return parse_gpus(_ask(command, "-i", visible))
+
+
+def _ask(command: str, *which: str) -> str:
     try:
         answer = subprocess.run(
-            [command, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
+            [command, *which, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=_PATIENCE,
@@ -69,7 +84,7 @@ def _gpus() -> tuple[str | None, tuple[Gpu, ...]]:
     except (subprocess.CalledProcessError, OSError) as error:
         said = getattr(error, "stdout", "") or getattr(error, "stderr", "") or str(error)
         raise EngineLoadError(f"nvidia-smi fails: {said.strip().splitlines()[0]}") from error
-    return parse_gpus(answer.stdout)
+    return answer.stdout
 
 
 def parse_gpus(table: str) -> tuple[str | None, tuple[Gpu, ...]]:
