@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from engines.contract import EngineError, ExecutorStats, PlanError, RequestExecutor
@@ -88,7 +89,10 @@ class ExecutorEngine:
         self._inbox.put(Stop(request, sequence, after_token))
 
     def stats(self) -> EngineStats:
-        return engine_stats(self._snapshot, self._life, self._pulse)
+        picture = self._snapshot
+        stats = engine_stats(picture, self._life, self._pulse)
+        # Its steps are the executor's iterations: what the pulse counts here are batches of responses.
+        return msgspec.structs.replace(stats, steps=picture.scheduling.steps)
 
     def recent_steps(self) -> list[StepRecord]:
         return self._flight.records()

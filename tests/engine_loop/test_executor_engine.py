@@ -209,6 +209,15 @@ def test_calls_that_hold_up_every_thread_are_counted_where_the_library_has_them(
     assert (stats.held_calls > 0) == (stats.held_seconds > 0) == isinstance(rig.executor, TrtllmExecutor)
 
 
+def test_its_steps_are_the_executors_iterations(rigs: Callable[..., ExecutorRig]) -> None:
+    """Eight tokens of one request take eight iterations, in however many batches their responses come."""
+    rig = rigs()
+    before = rig.executor.stats().iterations
+    rig.submit(asked_for(1, [5, 6], max_tokens=8))
+    rig.wait_ends(1)
+    rig.wait_for(lambda: rig.engine.stats().steps == rig.executor.stats().iterations >= before + 8)
+
+
 def test_an_executor_that_stands_still_with_requests_inside_shows_no_life_case_K2() -> None:
     """Calls that come back empty say only that our own thread is alive; an idle executor, though, beats."""
     faults = Faults()
