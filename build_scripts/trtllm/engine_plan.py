@@ -26,6 +26,7 @@ from build_scripts.trtllm.limits import (
 from build_scripts.trtllm.options import build_command, build_options
 from build_scripts.trtllm.recipe import FloatRecipe, Recipe
 from build_scripts.trtllm.source import WEIGHT_ONLY
+from build_scripts.trtllm.unattended import check_quantisation
 from build_scripts.weights import Dense
 
 RECIPE = "trtllm-engine-2"
@@ -77,6 +78,7 @@ def plan_engine(
 ) -> EnginePlan:
     """Raises UnsupportedError, both numbers named, for what the model or the device cannot do."""
     check_capability(wish.device, conversion.quantisation.quant_algo)
+    check_quantisation(conversion.quantisation, wish.device)
     ranks = draw_up(conversion, recipe).ranks
     limits = choose_limits(conversion, ranks, wish.device, wish.profile, wish.limits)
     bill = engine_bill(conversion, ranks, wish.device, limits)

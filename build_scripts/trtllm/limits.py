@@ -10,6 +10,7 @@ from build_scripts.target_device import TargetDevice
 from build_scripts.trtllm.bill import TOKENS_PER_BLOCK, RankBill, workspace
 from build_scripts.trtllm.config import served_context
 from build_scripts.trtllm.convert import Conversion
+from build_scripts.trtllm.unattended import least_step_tokens, most_step_tokens
 
 Profile: TypeAlias = Literal["latency", "throughput"]
 
@@ -93,6 +94,13 @@ def choose_limits(
     bill = engine_bill(conversion, ranks, device, EngineLimits(batch, tokens, longest))
     if wish.max_batch_size is None:
         batch = max(1, min(batch, bill.sequences(min(EXPECTED_LENGTH, longest))))
+    if wish.max_num_tokens is None:
+        tokens = min(tokens, most_step_tokens(longest, batch))
+    if not least_step_tokens() <= tokens <= most_step_tokens(longest, batch):
+        raise UnsupportedError(
+            f"--max-num-tokens must be {least_step_tokens()} .. {most_step_tokens(longest, batch)}, --max-seq-len times --max-batch-size, "
+            f"given {tokens}: trtllm-build would change it"
+        )
     if tokens < batch:
         raise UnsupportedError(
             f"--max-num-tokens {tokens} is less than --max-batch-size {batch}: each running sequence needs a token of every step"

@@ -94,7 +94,7 @@ def _plugins(conversion: Conversion, device: TargetDevice, profile: Profile) -> 
         "context_fmha": "enable",
         "bert_context_fmha_fp32_acc": "disable",
         "use_paged_context_fmha": "enable",  # chunked context and block reuse stand on it
-        "use_fp8_context_fmha": _switch(fp8 and fp8_cache),
+        "use_fp8_context_fmha": _switch(fp8_cache),
         "remove_input_padding": "enable",
         "tokens_per_block": str(TOKENS_PER_BLOCK),
         "multiple_profiles": _switch(latency),  # tuned kernels for small steps, too

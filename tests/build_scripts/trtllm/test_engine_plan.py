@@ -126,6 +126,18 @@ def test_seventy_billion_parameters_do_not_fit_one_h100(tmp_path: Path) -> None:
         planned(tmp_path, "Llama-3.1-70B", 1, "H100-80GB")
 
 
+def test_steps_that_the_compiler_would_shrink_are_planned_as_small(tmp_path: Path) -> None:
+    """Or config.json and engine.json would differ, and the preflight refuse what was just built."""
+    limits = planned(tmp_path, "Llama-3.1-8B", 1, "L40S", max_batch_size=1, max_seq_len=1024).limits
+    assert limits.max_num_tokens == 1024
+    with pytest.raises(
+        UnsupportedError, match=r"--max-num-tokens must be 32 \.\. 1024, .*given 2048: trtllm-build would"
+    ):
+        planned(tmp_path, "Llama-3.1-8B", 1, "L40S", max_batch_size=1, max_seq_len=1024, max_num_tokens=2048)
+    with pytest.raises(UnsupportedError, match=r"--max-num-tokens must be 32 .*given 16"):
+        planned(tmp_path, "Llama-3.1-8B", 1, "L40S", max_batch_size=8, max_num_tokens=16)
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
