@@ -248,6 +248,8 @@ def _differing(document: dict[str, Any], facts: TensorRtFacts) -> Iterator[str]:
         "max_seq_len": (build["max_seq_len"], facts.max_seq_len),
         "tokens_per_block": (build["plugin_config"]["tokens_per_block"], facts.tokens_per_block),
     }
+    # Without it the library turns chunked context off, with a warning, and refuses prompts longer than a step.
+    pairs["use_paged_context_fmha"] = (build["plugin_config"].get("use_paged_context_fmha", True), True)
     for name, (said, told) in pairs.items():
         if said != told:
             yield f"{name} ({said} and {told})"

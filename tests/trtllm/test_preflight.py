@@ -127,11 +127,17 @@ def test_limits_that_differ_from_config_json_are_all_named(tmp_path: Path) -> No
     document = json.loads((tmp_path / "config.json").read_text())
     document["build_config"]["max_batch_size"] = 4
     document["pretrained_config"]["mapping"]["tp_size"] = 2
+    document["build_config"]["plugin_config"]["use_paged_context_fmha"] = False
     document["version"] = "1.1.0"
     (tmp_path / "config.json").write_text(json.dumps(document))
     limits = next(check for check in checks(tmp_path, manifest, HERE, SETTINGS) if check.name == "limits")
     assert limits.problem is not None
-    for words in ("version (1.1.0 and 1.2.1)", "tp_size (2 and 1)", "max_batch_size (4 and 8)"):
+    for words in (
+        "version (1.1.0 and 1.2.1)",
+        "tp_size (2 and 1)",
+        "max_batch_size (4 and 8)",
+        "use_paged_context_fmha (False and True)",
+    ):
         assert words in limits.problem
 
 
