@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 
 from firsttoken.client.statuses import error_of
-from firsttoken.errors import CallError, OverloadedError, UnavailableError
+from firsttoken.errors import CallCancelledError, CallError, DeadlineError, OverloadedError, UnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Attempts:
 
         ``taken``: headers or a message had come.
         """
-        error = error_of(failure)
+        error = self._error_of(failure)
         if taken or self._made >= self._policy.attempts or not _refused(error):
             raise error from failure
         delay = self._delay(error)
@@ -69,6 +69,14 @@ class Attempts:
             raise error from failure
         self._made += 1
         return delay
+
+    def _error_of(self, failure: grpc.RpcError) -> CallError:
+        """A call that the server cut off at its deadline arrives as a bare reset, which gRPC calls CANCELLED when it hears of it before it has
+        looked at its own clock: on a starved machine. By then the deadline has passed here, too."""
+        error = error_of(failure)
+        if isinstance(error, CallCancelledError) and self.remaining() == 0.0:
+            return DeadlineError("the call's deadline passed", status="DEADLINE_EXCEEDED")
+        return error
 
     def _delay(self, error: CallError) -> float | None:
         if error.retry_after is not None:

@@ -27,6 +27,8 @@ SIMULATED = ("simulated:steady", "simulated-executor:steady")
 DEFAULT_ENGINE = Path("engine-cache/smollm2-gguf")
 SMALL_POOL, FILLING = ("--engine.kv_bytes", str(192 * 2**20)), (2, 4_000)
 """A pool that holds one longest sequence, and the prompts and their tokens that fill it."""
+WORTH_FILLING = 60.0
+"""Seconds of a life in which there can be rounds enough to judge its memory."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,10 @@ async def soak(seconds: float, seed: int, weather: Weather, engine: Path) -> int
     if embedded:
         calm = Weather(min(6, weather.clients), 16, weather.victims * 2, weather.swaps * 8, weather.faults * 2)
         async with storm(str(engine), calm, seed, tally, *SMALL_POOL) as made:
-            await made.fill(*FILLING)
-            await live(made, clock.until(), f"{engine.name}, then {EMBEDDED.end}")
+            until = clock.until()
+            if until - time.monotonic() > WORTH_FILLING:
+                await made.fill(*FILLING)
+            await live(made, until, f"{engine.name}, then {EMBEDDED.end}")
             await made.drain()
     else:
         say(f"without the embedded engine: there is none in {engine}; `firsttoken build` makes it")

@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 import firsttoken
 from firsttoken import Client, RetryPolicy
 from firsttoken.client.retries import Attempts
+from firsttoken.errors import CallCancelledError, CallError, DeadlineError
 from tests.client.fake_server import Behaviour, FakeServer, delta, refuse, retry_info, say, serving_in_thread
 
 QUICK = RetryPolicy(first_delay=0.01)
@@ -151,3 +152,29 @@ def test_a_delay_that_would_outlast_the_timeout_is_not_waited_for() -> None:
         attempts.next_delay(Failure(EXHAUSTED, retry_info(0.9)), taken=False)
     now[0] = 110.0
     assert attempts.remaining() == 0.0
+
+
+class _Reset(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
+    """A call that was cut off without a word."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.CANCELLED
+
+    def details(self) -> None:
+        return None
+
+    def trailing_metadata(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("timeout", "kind"), [(1.0, DeadlineError), (3.0, CallCancelledError), (None, CallCancelledError)]
+)
+def test_a_reset_after_the_deadline_is_the_deadline_case_D2(timeout: float | None, kind: type[CallError]) -> None:
+    """As a starved client hears it, whose gRPC looks at the wire before it looks at the clock."""
+    now = 0.0
+    attempts = Attempts(QUICK, timeout, clock=lambda: now)
+    now = 2.0
+    with pytest.raises(kind) as caught:
+        attempts.next_delay(_Reset(), taken=True)
+    assert caught.value.status == ("DEADLINE_EXCEEDED" if kind is DeadlineError else "CANCELLED")
