@@ -133,6 +133,7 @@ def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: C
         constraints=guides,
     )
     timings = runner.load_timings
+    phases.record("preflight", timings.preflight_seconds)
     phases.record("read", timings.read_seconds)
     phases.record("transform", timings.transform_seconds)
     phases.record("compile", timings.compile_seconds)

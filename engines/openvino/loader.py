@@ -40,6 +40,7 @@ def load_runner(
 ) -> OpenVinoStepRunner:
     """See :func:`engines.openvino.load`."""
     _require_positive(kv_bytes=kv_bytes, kv_blocks=kv_blocks, max_rows=max_rows, max_step_tokens=max_step_tokens)
+    asked = time.perf_counter()
     manifest = manifest or read_manifest(directory)
     check_engine(directory, manifest)
     if kv_blocks is None:
@@ -56,7 +57,9 @@ def load_runner(
     _check_shapes(compiled, manifest)
     memory = KvMemory(compiled, _block_count(bytes_per_block(compiled), kv_bytes, kv_blocks))
     allocated = time.perf_counter()
-    timings = LoadTimings(read - started, transformed - read, compiled_at - transformed, allocated - compiled_at)
+    timings = LoadTimings(
+        started - asked, read - started, transformed - read, compiled_at - transformed, allocated - compiled_at
+    )
     return OpenVinoStepRunner(
         manifest,
         compiled,

@@ -35,6 +35,8 @@ from engines.sampling.sampler import Sampler
 class LoadTimings:
     """Seconds that the parts of loading took."""
 
+    preflight_seconds: float
+    """Files, versions, processor and memory against the manifest."""
     read_seconds: float
     transform_seconds: float
     compile_seconds: float

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from engines.contract import EngineLoadError, EngineMemoryError
+from firsttoken.cli import main
 from firsttoken.client import AsyncClient, ConflictError
 from protos.firsttoken.v1 import operations_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
@@ -279,6 +280,17 @@ async def test_where_memory_holds_one_a_swap_is_refused_and_replace_lets_streams
         assert (await collect(server.generation.Generate(request(max_tokens=20))))[1] == said(NEW, 20)
         assert (await server.http("/readyz"))[0] == 200
         assert (await server.operations.GetLoad(pb.GetLoadRequest())).ready
+
+
+async def test_the_command_says_what_to_do_and_does_it(capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = FakeEngine(OLD), FakeEngine(NEW)
+    async with running(old, another=fits_alone({"new": new}, old)) as server:
+        swap_new = ["swap", "new", "--address", server.target]
+        assert await asyncio.to_thread(main, swap_new) == 1
+        assert "`--replace` closes it first" in capsys.readouterr().err
+        assert await asyncio.to_thread(main, [*swap_new, "--replace"]) == 0
+        assert capsys.readouterr().out.startswith("serving fake (simulated,")
+        assert server.app._engine is new
 
 
 async def test_what_cannot_be_loaded_anywhere_costs_nobody_the_engine_that_serves() -> None:

@@ -32,13 +32,20 @@ BEFORE, AFTER = 1.0, 0.5
 
 
 @dataclass
+class Trouble:
+    """Something that may cost requests their answer, from when until when (time.monotonic())."""
+
+    began: float
+    ended: float = float("inf")
+
+
+@dataclass
 class Tally:
     """What happened, and which laws did not hold."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
-    troubles: list[tuple[float, float]] = field(default_factory=list)
-    """When something was done that may cost requests their answer: from, until."""
+    troubles: list[Trouble] = field(default_factory=list)
 
     def count(self, outcome: str, *, wrong: str | bool = False) -> None:
         self.outcomes[outcome] += 1
@@ -48,7 +55,7 @@ class Tally:
     def troubled(self, began: float) -> bool:
         """Whether a request that ran from ``began`` until now can have met with trouble."""
         now = time.monotonic()
-        return any(start - AFTER <= now and began - BEFORE <= end for start, end in self.troubles)
+        return any(one.began - AFTER <= now and began - BEFORE <= one.ended for one in self.troubles)
 
 
 @dataclass

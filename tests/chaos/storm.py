@@ -23,7 +23,7 @@ from firsttoken.client import (
     UnavailableError,
 )
 from protos.firsttoken.v1 import generation_pb2 as pb
-from tests.chaos.laws import Tally
+from tests.chaos.laws import Tally, Trouble
 from tests.chaos.process import STALL, TOKEN, Server, end
 from tests.rpc.raw_http2 import GENERATE, call, greeting
 
@@ -147,12 +147,12 @@ class Storm:
     @contextlib.contextmanager
     def _trouble(self) -> Iterator[None]:
         """Requests may fail that run meanwhile."""
-        began = time.monotonic()
-        self.tally.troubles.append((began, float("inf")))
+        trouble = Trouble(time.monotonic())
+        self.tally.troubles.append(trouble)
         try:
             yield
         finally:
-            self.tally.troubles[-1] = (began, time.monotonic())
+            trouble.ended = time.monotonic()
 
     @contextlib.asynccontextmanager
     async def _trouble_in(self) -> AsyncIterator[None]:
@@ -291,20 +291,26 @@ class Storm:
             await self._pause(self._weather.rotations)
 
     async def _swaps(self) -> None:
-        """Good engines in turn, and now and then one that cannot be loaded, which must change nothing."""
+        """Good engines in turn, each sixth in the old one's place, and now and then one that cannot be loaded, which must change nothing."""
         async with self.server.client() as client:
             while not self._stop.is_set():
                 self._turn += 1
-                began = time.monotonic()
-                good = self._turn % 4 != 0
-                try:
-                    await client.load_engine(self._engines[self._turn % len(self._engines)] if good else "simulated:no")
-                except ConflictError as error:
-                    wrong = good and not self.tally.troubled(began) and f"a swap was refused: {error}"
-                    self.tally.count("swap refused", wrong=wrong)
-                else:
-                    self.tally.count("swapped", wrong=not good and "an engine that does not exist was installed")
+                good, replace = self._turn % 4 != 0, self._turn % 6 == 5
+                engine = self._engines[self._turn % len(self._engines)] if good else "simulated:no"
+                with self._trouble() if replace else contextlib.nullcontext():
+                    await self._swap(client, engine, good=good, replace=replace)
                 await self._pause(self._weather.swaps)
+
+    async def _swap(self, client: AsyncClient, engine: str, *, good: bool, replace: bool) -> None:
+        began = time.monotonic()
+        try:
+            await client.load_engine(engine, replace=replace)
+        except ConflictError as error:
+            wrong = good and not self.tally.troubled(began) and f"a swap was refused: {error}"
+            self.tally.count("swap refused", wrong=wrong)
+        else:
+            outcome = "replaced" if replace else "swapped"
+            self.tally.count(outcome, wrong=not good and "an engine that does not exist was installed")
 
     async def _failures(self) -> None:
         """The engine's library fails a step: who was in it gets UNAVAILABLE, and nobody else."""

@@ -44,7 +44,7 @@ def test_what_loading_tells() -> None:
     assert [(group.layers, group.window, group.bytes_per_token) for group in limits.kv_groups] == [
         ((0, 1, 2), None, BLOCK_BYTES // 32)
     ]
-    assert min(timings.read_seconds, timings.transform_seconds, timings.compile_seconds) > 0
+    assert min(timings.preflight_seconds, timings.read_seconds, timings.transform_seconds, timings.compile_seconds) > 0
     assert runner.manifest == with_numerics()
     assert runner.capabilities.batch_invariant
     runner.close()
