@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -70,8 +71,10 @@ class Books:
 
     @property
     def growth(self) -> float:
-        """Resident memory after the last round, over that after the warm-up: the first third of the rounds."""
-        return self.memory[-1] / self.memory[len(self.memory) // 3]
+        """Resident memory at the end, over that after the warm-up, the first third of the rounds: medians of three rounds each, since an engine
+        that has just been swapped in has not yet touched all that it owns."""
+        warm = len(self.memory) // 3
+        return statistics.median(self.memory[-3:]) / statistics.median(self.memory[warm : warm + 3])
 
     def close(self, tally: Tally, what: str) -> str:
         """The life is over; a line about it."""
@@ -81,7 +84,8 @@ class Books:
             tally.broken.append(f"{what}: nobody looked at the engine's books")
         if len(self.memory) >= ROUNDS_TO_JUDGE and self.growth > RSS_GROWTH:
             tally.broken.append(f"{what}: memory grew by the factor {self.growth:.3f}, the limit is {RSS_GROWTH}")
-        return f"{what}: {len(self.memory)} rounds, memory {self.memory[-1] / 2**20:.1f} MiB, x {self.growth:.3f}"
+        curve = " ".join(f"{size / 2**20:.0f}" for size in self.memory)
+        return f"{what}: {len(self.memory)} rounds, x {self.growth:.3f}, MiB {curve}"
 
 
 async def settle(server: Server, books: Books, tally: Tally) -> None:

@@ -126,23 +126,23 @@ class Control:
         writer.close()
 
     def _fail(self) -> Json:
-        """The next step fails."""
-        faults = self._faults()
-        if faults is None:
-            self._instruments.library_fails = True
-        else:
+        """The next step fails; where there is no engine, none does."""
+        engine = self._engine()
+        if (faults := _faults_of(engine)) is not None:
             faults.fail_next_step()
+        elif engine is not None:
+            self._instruments.library_fails = True
         return {}
 
     def _hang(self) -> Json:
         """The next step never ends. Simulated engines only."""
-        self._faults().hang()
+        _faults_of(self._engine()).hang()
         return {}
 
-    def _faults(self) -> Any:
-        """Of the engine that serves; None where it is no simulated one."""
-        engine = self._app._servings.current.engine
-        return getattr(getattr(engine, "_runner", None) or engine._executor, "faults", None)
+    def _engine(self) -> Any:
+        """What serves; None while it is being replaced."""
+        serving = self._app._servings.current
+        return None if serving is None else serving.engine
 
     def _inspect(self) -> Json:
         """What the process holds. Threads, tasks and files by what they are, so that a leak names itself."""
@@ -163,6 +163,11 @@ class Control:
             "files": Counter(_file_name(path) for path in Path("/proc/self/fd").iterdir()),
             "rss": self._process.memory_info().rss,
         }
+
+
+def _faults_of(engine: Any) -> Any:
+    """None where it is no simulated one."""
+    return getattr(getattr(engine, "_runner", None) or getattr(engine, "_executor", None), "faults", None)
 
 
 def _task_name(task: asyncio.Task[Any]) -> str:
