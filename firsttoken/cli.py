@@ -33,6 +33,8 @@ _ORDER = (
     "token",
     "generate",
     "chat",
+    "top",
+    "swap",
     "load",
     "simulate",
     "plan",

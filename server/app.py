@@ -33,8 +33,8 @@ from server.serving import Serving
 from server.stage import ENGINE_CLOSE, Stage
 from server.stream_registry import StreamRegistry
 from server.swap import EngineSource, EngineSwap
-from server.telemetry.loop_lag import watch_loop_lag
 from server.telemetry.metrics import Metrics
+from server.telemetry.probes import Probes
 from server.telemetry.requests import RequestTelemetry
 from server.version import server_version
 from server.warm_up import WarmUpError, warm_up
@@ -63,6 +63,7 @@ class App:
         self._phases = phases
         self._trouble = trouble
         self._metrics = Metrics()
+        self._probes = Probes(self._metrics)
         self._readiness = Readiness()
         self._telemetry = RequestTelemetry(self._metrics, config.telemetry)
         self._stage = Stage(config, self._readiness, self._metrics, self._telemetry)
@@ -133,7 +134,9 @@ class App:
         gate = self._gate = Gate(self._config, self._readiness, self._metrics)
         opener = Opener(self._stage.generation, self._readiness, self._telemetry, gate.quotas)
         generation = GenerationService(opener, gate.warm_up)
-        operations = OperationsService(self._stage.operations, self._readiness, server_version())
+        operations = OperationsService(
+            self._stage.operations, self._readiness, server_version(), self._telemetry.patience
+        )
         self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
         inference = InferenceService(self._stage.inference, opener, self._readiness, server_version())
         grpc_port = GrpcPort(
@@ -160,7 +163,6 @@ class App:
         first = self._stage.make(model)
         first.start(self._engine_failed)
         self._stage.install(first)
-        self._background(watch_loop_lag(self._metrics.loop_lag.observe))
 
     async def _warm_up(self) -> None:
         lifecycle, grpc_port, gate = self._config.lifecycle, self._grpc, self._gate
@@ -183,7 +185,7 @@ class App:
         """
         gc.collect()
         gc.freeze()
-        self._metrics.gc_pauses.install()
+        self._probes.start()
         sys.setswitchinterval(self._config.lifecycle.switch_interval)
 
     # ------------------------------------------------------------------ shut down
@@ -205,7 +207,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._telemetry.close(LAST_WORDS)
-        self._metrics.gc_pauses.remove()
+        await self._probes.close()
         await self._servings.close(0.0 if self._failure else ENGINE_CLOSE)
         # Last, so that the final state can still be scraped.
         if self._http is not None:

@@ -178,6 +178,10 @@ class TelemetryConfig(Section):
     """Where a post-mortem is written when the engine dies or hangs: stacks and the last steps, no prompts. Empty: the log only."""
     log_requests: bool = True
     """One line a request, at its end. Prompts and outputs are never logged."""
+    client_timeout: Annotated[Seconds, Field(gt=0)] = 600.0
+    """Seconds that clients are told to wait for a request at most, until enough of its class have ended; then 3 times their 95th percentile."""
+    client_timeout_floor: Annotated[Seconds, Field(gt=0)] = 10.0
+    """They are never told less, however short the requests are: the next one may not be."""
     otlp_endpoint: str = ""
     """Collector that traces are sent to by OTLP over gRPC: http://HOST:PORT, or https. Needs firsttoken[otel]. Empty: no traces."""
     trace_share: Annotated[float, Field(ge=0, le=1)] = 0.05

@@ -217,6 +217,12 @@ class EngineStats(msgspec.Struct, frozen=True):
     """How long these took, all together."""
     blocks_evicted: int = 0
     """Cached blocks given up to make room for others."""
+    busy: float = 0.0
+    """Share of the recent time in which the engine computed, 0 to 1."""
+    predicted_seconds: float = 0.0
+    """What the cost model said beforehand that the steps would take, all together; 0 for engines that have none."""
+    step_cost_error: float = 0.0
+    """How far off such a prediction usually is, relative to the step."""
 
 
 class StepRow(msgspec.Struct, frozen=True):

@@ -54,6 +54,9 @@ def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineSt
         held_calls=scheduling.held_calls,
         held_seconds=scheduling.held_seconds,
         blocks_evicted=scheduling.blocks_evicted,
+        busy=pulse.busy,
+        predicted_seconds=scheduling.predicted_seconds,
+        step_cost_error=scheduling.step_cost_error,
     )
 
 

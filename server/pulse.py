@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from server.busy_share import BusyShare
+
 
 class Pulse:
     """When the loop last showed life, and where its time went (seconds)."""
@@ -20,6 +22,7 @@ class Pulse:
         self.engine_seconds = 0.0
         self.sample_seconds = 0.0
         self.deliver_seconds = 0.0
+        self._busy = BusyShare(clock())
 
     def beat(self) -> None:
         """The loop turned: it is alive, whether or not there was work."""
@@ -34,6 +37,7 @@ class Pulse:
         self.engine_seconds += engine_seconds
         self.sample_seconds += sample_seconds
         self.beat()
+        self._busy.ended(self._clock(), engine_seconds + sample_seconds)
 
     def step_failed(self) -> None:
         self._step_started = None
@@ -43,6 +47,11 @@ class Pulse:
     def age(self) -> float | None:
         """Seconds since the last beat."""
         return None if self._last_turn is None else self._clock() - self._last_turn
+
+    @property
+    def busy(self) -> float:
+        """Share of the recent time in which the engine computed."""
+        return self._busy.at(self._clock(), self.running_for or 0.0)
 
     @property
     def running_for(self) -> float | None:

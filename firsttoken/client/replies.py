@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from firsttoken.client.values import (
     Capabilities,
+    ClientTimeouts,
     Delta,
     Final,
     FinishReason,
@@ -46,6 +47,7 @@ def server_info_of(message: operations_pb2.GetServerInfoResponse) -> ServerInfo:
         message.fingerprint,
         _same(Limits, message.limits),
         _same(Capabilities, message.capabilities),
+        _same(ClientTimeouts, message.client_timeouts) if message.HasField("client_timeouts") else None,
     )
 
 
@@ -58,6 +60,7 @@ def load_of(message: operations_pb2.GetLoadResponse) -> Load:
         message.kv_utilisation,
         message.kv_cached,
         message.open_streams,
+        message.busy,
     )
 
 

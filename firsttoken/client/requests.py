@@ -75,7 +75,7 @@ class GenerateOptions(TypedDict, total=False):
     ttft_deadline: float
     """Seconds within which the first token must be out, or the call ends with DeadlineError."""
     timeout: float
-    """Seconds that the whole call may take, retries included. Left out: the client's own."""
+    """Seconds that the whole call may take, retries included; ``math.inf`` = no limit. Left out: the client's own."""
 
 
 def generate_request(prompt: str | Sequence[int] | None, options: GenerateOptions) -> pb.GenerateRequest:

@@ -11,6 +11,8 @@ import grpc
 
 from firsttoken.client import replies, requests
 from firsttoken.client.base import BaseClient
+from firsttoken.client.channels import Stubs
+from firsttoken.client.patience import ASKING
 from firsttoken.client.readiness import ReadinessPoll
 from firsttoken.client.requests import Conversation, GenerateOptions
 from firsttoken.client.stream import Stream
@@ -90,6 +92,16 @@ class Client(BaseClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _ask_timeouts(self, stubs: Stubs) -> None:
+        request = operations_pb2.GetServerInfoRequest()
+        asked = stubs.operations.GetServerInfo.future(request, timeout=ASKING, metadata=self._metadata)
+        asked.add_done_callback(self._learn_timeouts)
+
+    def _learn_timeouts(self, answered: Any) -> None:  # noqa: ANN401 - grpc has no types
+        """On a thread of gRPC's."""
+        if answered.code() is grpc.StatusCode.OK:
+            self._patience.learn(answered.result())
 
     def _call(self, method: Callable[..., Any], request: Any, timeout: float | None) -> Any:  # noqa: ANN401 - grpc has no types
         attempts = self._attempts(timeout)

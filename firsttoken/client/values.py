@@ -127,8 +127,17 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientTimeouts:
+    """How long to wait for a request of each class at most, in seconds: what the server says now."""
+
+    interactive: float
+    standard: float
+    batch: float
+
+
+@dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """Facts that do not change while the server runs."""
+    """Facts that change only when the engine is swapped, but for the timeouts, which follow the load."""
 
     version: str
     engine: str
@@ -136,6 +145,8 @@ class ServerInfo:
     fingerprint: str
     limits: Limits
     capabilities: Capabilities
+    client_timeouts: ClientTimeouts | None
+    """None: the server is older than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +165,5 @@ class Load:
     kv_cached: float
     """Share of the KV blocks that hold a reusable prefix and nobody's output."""
     open_streams: int
+    busy: float
+    """Share of the recent time in which the engine computed, 0 to 1; what was 10 s ago counts for a third."""

@@ -88,7 +88,7 @@ class Opener:
         except Exception as error:
             if isinstance(error, ServerError) and request.request_id.isascii():
                 error.request_id = request.request_id[:128]
-            self._telemetry.refused(error, _priority_of(request), trace)
+            self._telemetry.refused(error, _priority_of(request), trace, context.time_remaining())
             raise
 
     def tenant_name(self) -> str:

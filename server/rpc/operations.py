@@ -14,6 +14,7 @@ from server.readiness import Readiness, Slot
 from server.rpc.context import CallContext
 from server.rpc.limits import RequestLimits
 from server.telemetry.metrics import kv_share
+from server.telemetry.patience import Patience
 
 
 class OperationsParts(msgspec.Struct, frozen=True):
@@ -31,8 +32,9 @@ class OperationsParts(msgspec.Struct, frozen=True):
 class OperationsService(OperationsServicer):
     """Event loop only."""
 
-    def __init__(self, parts: Slot[OperationsParts], readiness: Readiness, version: str) -> None:
+    def __init__(self, parts: Slot[OperationsParts], readiness: Readiness, version: str, patience: Patience) -> None:
         self._parts = parts
+        self._patience = patience
         self._readiness = readiness
         self._version = version
 
@@ -41,6 +43,7 @@ class OperationsService(OperationsServicer):
         info = parts.engine.info
         offered = msgspec.structs.asdict(info.capabilities)
         names = pb.EngineCapabilities.DESCRIPTOR.fields_by_name
+        interactive, standard, batch = self._patience.timeouts()
         return pb.GetServerInfoResponse(
             version=self._version,
             engine=info.kind,
@@ -48,6 +51,7 @@ class OperationsService(OperationsServicer):
             fingerprint=info.fingerprint,
             limits=pb.Limits(**msgspec.structs.asdict(parts.limits)),
             capabilities=pb.EngineCapabilities(**{name: offered[name] for name in names}),
+            client_timeouts=pb.ClientTimeouts(interactive=interactive, standard=standard, batch=batch),
         )
 
     async def Abort(self, request: pb.AbortRequest, context: CallContext) -> pb.AbortResponse:
@@ -84,6 +88,7 @@ class OperationsService(OperationsServicer):
             kv_utilisation=kv_share(stats, stats.blocks_in_use),
             kv_cached=kv_share(stats, stats.blocks_cached),
             open_streams=parts.open_streams(),
+            busy=stats.busy,
         )
 
 

@@ -268,7 +268,7 @@ class Batcher:
 
     def stats(self) -> SchedulingStats:
         """A snapshot, in time proportional to the prompts in progress."""
-        return batcher_stats(self._room, self._seats, self._cache, self._ledger.counters)
+        return batcher_stats(self._room, self._seats, self._cache, self._ledger.counters, self.cost)
 
     def outlook(self) -> Outlook:
         """What lies ahead of whoever comes now, in time proportional to the prompts in progress."""

@@ -30,7 +30,7 @@ _GUESS = (1e-2, 1e-4, 1e-4, 1e-7, 1e-9)
 class StepCost:
     """Predicts and learns. Engine thread only; ``coefficients`` is replaced as a whole, so any thread may read it."""
 
-    __slots__ = ("_matrix", "_scale", "_since_fit", "_vector", "_weights", "coefficients", "error")
+    __slots__ = ("_matrix", "_scale", "_since_fit", "_vector", "_weights", "coefficients", "error", "predicted")
 
     def __init__(self, profile: StepProfile | None = None) -> None:
         self._scale = _GUESS if profile is None else _profiled(profile)
@@ -42,6 +42,8 @@ class StepCost:
         """fixed, a, b, c, d; seconds each."""
         self.error = 0.1
         """Usual relative error of a prediction."""
+        self.predicted = 0.0
+        """Seconds that the observed steps were predicted to take, each before it was learned from."""
 
     def seconds(self, new: int, decodes: int, context: float, attention: float) -> float:
         """Predicted seconds of a step."""
@@ -72,7 +74,9 @@ class StepCost:
         """A step of this shape took ``seconds``."""
         if seconds <= 0.0:
             return
-        miss = abs(1.0 - self.seconds(new, decodes, context, attention) / seconds)
+        predicted = self.seconds(new, decodes, context, attention)
+        self.predicted += predicted
+        miss = abs(1.0 - predicted / seconds)
         pull = min(1.0, _OUTLIER * self.error / miss) if miss > 0.0 else 1.0
         self.error += 0.02 * (min(miss, _OUTLIER * self.error) - self.error)
         self.error = max(self.error, 0.005)

@@ -44,3 +44,5 @@ class SchedulingStats:
     blocks_evicted: int = 0
     held_calls: int = 0
     held_seconds: float = 0.0
+    predicted_seconds: float = 0.0
+    step_cost_error: float = 0.0

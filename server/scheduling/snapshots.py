@@ -12,7 +12,9 @@ from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
 
 
-def batcher_stats(room: WaitingRoom[Sequence], seats: Seats, cache: PrefixCache, counters: Counters) -> SchedulingStats:
+def batcher_stats(
+    room: WaitingRoom[Sequence], seats: Seats, cache: PrefixCache, counters: Counters, cost: StepCost
+) -> SchedulingStats:
     pool = cache.pool
     return SchedulingStats(
         waiting_by_class=room.by_class,
@@ -30,6 +32,8 @@ def batcher_stats(room: WaitingRoom[Sequence], seats: Seats, cache: PrefixCache,
         discarded_tokens=counters.discarded_tokens,
         preemptions=counters.preemptions,
         blocks_evicted=cache.evictions,
+        predicted_seconds=cost.predicted,
+        step_cost_error=cost.error,
     )
 
 

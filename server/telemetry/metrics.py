@@ -15,7 +15,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from server.engine import EngineInfo, EngineStats, PriorityClass
+from server.telemetry.devices import Devices
 from server.telemetry.gc_pauses import GcPauses
+from server.telemetry.tally import TallyFamily
 
 CLASSES = tuple(priority.name.lower() for priority in PriorityClass)
 STEP_PARTS = ("plan", "engine", "sample", "deliver")
@@ -43,16 +45,24 @@ class Metrics:
         self.trace_spans = self._counter("trace_spans", "Spans of traces, by what became of them.", "outcome")
         self.completion_tokens = self._counter("completion_tokens", "Output tokens that count for clients.", "class")
         self.first_token = self._histogram("time_to_first_token_seconds", "Arrival to first write.", WAITS, "class")
-        self.gap = self._histogram("inter_token_seconds", "Time between writes of a stream, per token.", GAPS, "class")
+        self.gap = TallyFamily(
+            "firsttoken_inter_token_seconds", "Time between writes of a stream, per token.", GAPS, "class", CLASSES
+        )
+        self.registry.register(self.gap)
         self.queue = self._histogram(
             "queue_seconds", "Arrival until the prompt's first step was planned.", WAITS, "class"
         )
         self.total = self._histogram("request_seconds", "Arrival to end, of requests that ended well.", TOTALS, "class")
         self.loop_lag = self._histogram("event_loop_lag_seconds", "How late the event loop wakes from a sleep.", LAGS)
+        self.interpreter_wait = self._histogram(
+            "interpreter_wait_seconds", "How long a thread waits for Python's interpreter lock, sampled.", LAGS
+        )
         self.startup = self._gauge("startup_seconds", "Duration of each phase of the start.", "phase")
         ProcessCollector(registry=self.registry)
         self.gc_pauses = GcPauses()
         self.registry.register(self.gc_pauses)
+        self.devices = Devices()
+        self.registry.register(self.devices)
         self._engine = EngineCollector()
         self.registry.register(self._engine)
         self.cache_config = Info(
@@ -96,6 +106,8 @@ class _Reading(NamedTuple):
 _GAUGES = (
     _Reading("engine_alive", "1 while the engine runs.", lambda s: s.alive),
     _Reading("engine_idle_seconds", "Since the engine's loop last showed life.", lambda s: s.last_step_age or 0.0),
+    _Reading("busy_ratio", "Share of the recent time in which the engine computed.", lambda s: s.busy),
+    _Reading("step_cost_error_ratio", "Usual relative error of a step's predicted time.", lambda s: s.step_cost_error),
     _Reading("running_sequences", "Sequences that hold a seat.", lambda s: s.running),
     _Reading(
         "queued_requests", "Requests without a seat, all classes: the gateway's.", lambda s: sum(s.waiting_by_class)
@@ -107,6 +119,7 @@ _GAUGES = (
 )
 _COUNTERS = (
     _Reading("steps", "Steps of the engine.", lambda s: s.steps),
+    _Reading("step_predicted_seconds", "What the cost model said the steps would take.", lambda s: s.predicted_seconds),
     _Reading("prompt_tokens", "Prompt tokens of requests that were seated.", lambda s: s.prompt_tokens),
     _Reading("prefix_hit_tokens", "Of these, tokens that came out of the prefix cache.", lambda s: s.cached_tokens),
     _Reading("computed_tokens", "Tokens run through the model.", lambda s: s.computed_tokens),

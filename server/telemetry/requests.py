@@ -23,6 +23,7 @@ from server.errors import (
 )
 from server.streams import Stream
 from server.telemetry.metrics import CLASSES, Metrics
+from server.telemetry.patience import Patience
 from server.telemetry.recording import Recorder
 from server.telemetry.trace import Metadata, RequestTrace, TracedObserver, Tracer, facts_of, make_tracer, parts_of
 
@@ -59,6 +60,8 @@ class RequestTelemetry:
         self._log_requests = config.log_requests
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
+        self.patience = Patience(default=config.client_timeout, floor=config.client_timeout_floor)
+        metrics.registry.register(self.patience)
         self._first = [metrics.first_token.labels(name) for name in CLASSES]
         self._gap = [metrics.gap.labels(name) for name in CLASSES]
         self._queue = [metrics.queue.labels(name) for name in CLASSES]
@@ -104,9 +107,12 @@ class RequestTelemetry:
         error: BaseException,
         priority: PriorityClass = PriorityClass.INTERACTIVE,
         trace: RequestTrace | None = None,
+        time_left: float | None = None,
     ) -> None:
-        """A request that never reached the engine."""
+        """A request that never reached the engine. ``time_left``: seconds until its deadline, where it had one."""
         self._count(priority, error)
+        if time_left is not None and isinstance(error, OverloadedError) and error.reason == "predicted_deadline":
+            self.patience.cut(priority, time_left)
         facts = {"request": name} if (name := getattr(error, "request_id", "")) else {}
         facts |= _cause(error)
         if trace is not None:
@@ -129,6 +135,9 @@ class RequestTelemetry:
                 self._queue[request.priority].observe(end.timings.queued)
             if stream.failure is None:
                 self._total[request.priority].observe(end.timings.total)
+                self.patience.finished(request.priority, end.timings.total)
+            elif isinstance(stream.failure, DeadlineError):
+                self.patience.cut(request.priority, end.timings.total)
         trace = _end_trace(stream)
         if self._log_requests:
             self._log(stream, trace)

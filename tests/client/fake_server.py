@@ -39,6 +39,8 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
         self.running = 0
         self.health = health_pb2.HealthCheckResponse.SERVING
         self.health_checks = 0
+        self.timeouts_asked = 0
+        self.timeouts: operations_pb2.ClientTimeouts | None = None
         self.address = ""
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
@@ -62,11 +64,18 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
         return pb.DetokenizeResponse(text=f"{list(request.ids)}{request.show_special_tokens}")
 
     async def GetServerInfo(self, request: Any, context: Any) -> operations_pb2.GetServerInfoResponse:
-        await self._unary(request, context)
+        # Clients ask in the background, too, so this is none of what a test noted.
+        self.timeouts_asked += 1
         limits = operations_pb2.Limits(vocab_size=49152, block_size=16)
         capabilities = operations_pb2.EngineCapabilities(preemption=True)
         return operations_pb2.GetServerInfoResponse(
-            version="1.2.3", engine="simulated", model="tiny", fingerprint="f", limits=limits, capabilities=capabilities
+            version="1.2.3",
+            engine="simulated",
+            model="tiny",
+            fingerprint="f",
+            limits=limits,
+            capabilities=capabilities,
+            client_timeouts=self.timeouts,
         )
 
     async def GetLoad(self, request: Any, context: Any) -> operations_pb2.GetLoadResponse:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 
 import grpc
 import pytest
 
 import firsttoken
 from firsttoken import AsyncClient, Delta, Message, RetryPolicy
+from firsttoken.client.patience import UNTIL_KNOWN
+from protos.firsttoken.v1 import operations_pb2
 from tests.client.fake_server import FakeServer, endless, refuse, retry_info, serving, silent
 
 
@@ -111,6 +114,29 @@ async def test_deadlines_retries_and_errors_are_the_sync_clients() -> None:
             await client.generate("a", timeout=0.2).text()
         with pytest.raises(firsttoken.ArgumentError):
             client.generate()
+
+
+async def test_a_generation_gets_what_the_server_publishes() -> None:
+    fake = FakeServer()
+    fake.timeouts = operations_pb2.ClientTimeouts(interactive=30, standard=60, batch=90)
+    async with serving(fake), AsyncClient(fake.address) as client:
+        while fake.seconds_left[-1:] == [] or fake.seconds_left[-1] != pytest.approx(90, rel=0.1):
+            await client.generate("x", priority="batch").text()
+        await client.generate("x", timeout=math.inf).text()
+        assert fake.seconds_left[-1] is None
+        assert fake.timeouts_asked == 1
+        published = (await client.server_info()).client_timeouts
+        assert published == firsttoken.ClientTimeouts(30, 60, 90)
+
+
+async def test_a_server_that_publishes_nothing_is_waited_for_as_before() -> None:
+    fake = FakeServer()
+    async with serving(fake), AsyncClient(fake.address) as client:
+        while not fake.timeouts_asked:
+            await client.generate("x").text()
+        await client.generate("x").text()
+        assert fake.seconds_left[-1] == pytest.approx(UNTIL_KNOWN, rel=0.01)
+        assert (await client.server_info()).client_timeouts is None
 
 
 async def test_the_other_calls() -> None:

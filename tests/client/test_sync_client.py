@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from contextlib import suppress
@@ -15,7 +16,9 @@ from grpc_health.v1 import health_pb2
 
 import firsttoken
 from firsttoken import Client, Delta, FinishReason, Message, Priority
+from firsttoken.client.patience import UNTIL_KNOWN
 from protos.firsttoken.v1 import generation_pb2 as pb
+from protos.firsttoken.v1 import operations_pb2
 from tests.client.fake_server import (
     FakeServer,
     delta,
@@ -121,7 +124,7 @@ def test_what_is_left_out_is_left_unset() -> None:
         assert request == pb.GenerateRequest(prompt=pb.Prompt(text="hi"))
         assert not request.HasField("max_tokens")
         assert not request.HasField("sampling")
-        assert fake.seconds_left == [None]
+        assert fake.seconds_left[0] == pytest.approx(UNTIL_KNOWN, rel=0.01)
 
 
 def test_a_single_stop_is_one_stop() -> None:
@@ -243,6 +246,29 @@ def test_the_timeout_ends_the_call_here_and_at_the_server() -> None:
             client.generate("x", timeout=0.2).text()
         assert caught.value.status == "DEADLINE_EXCEEDED"
         assert fake.cancelled.wait(5)
+
+
+@pytest.mark.parametrize("priority", list(firsttoken.Priority))
+def test_a_generation_gets_what_the_server_publishes_for_its_class(priority: firsttoken.Priority) -> None:
+    server = FakeServer()
+    server.timeouts = operations_pb2.ClientTimeouts(interactive=30, standard=60, batch=90)
+    seconds = {"interactive": 30, "standard": 60, "batch": 90}[priority.value]
+    with serving_in_thread(server) as fake, Client(fake.address) as client:
+        while fake.seconds_left[-1:] == [] or fake.seconds_left[-1] != pytest.approx(seconds, rel=0.1):
+            client.generate("x", priority=priority).text()  # the first ones do not wait for the answer
+        assert fake.timeouts_asked == 1  # not once a request
+        client.generate("x", timeout=500).text()
+        client.generate("x", timeout=math.inf).text()
+        client.tokenize("x")
+        assert fake.seconds_left[-3:] == [pytest.approx(500, rel=0.1), None, None]
+
+
+def test_who_chose_a_timeout_never_asks_for_one() -> None:
+    with serving_in_thread(FakeServer()) as fake, Client(fake.address, timeout=math.inf) as client:
+        client.generate("x").text()
+        client.generate("x", timeout=50).text()
+        assert fake.seconds_left == [None, pytest.approx(50, rel=0.1)]
+        assert fake.timeouts_asked == 0
 
 
 def test_the_clients_own_timeout_holds_where_a_call_gives_none() -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 import yaml
 from prometheus_client import Metric
 
+from server.config import TelemetryConfig
+from server.telemetry.devices import Reading
 from server.telemetry.metrics import Metrics
+from server.telemetry.requests import RequestTelemetry
 from tests.fakes.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,18 +26,27 @@ TARGET_LABELS = {"instance"}
 MAX_SERIES = 60
 
 
-def families() -> list[Metric]:
+GATEWAY = {"firsttoken_queued_requests", "firsttoken_running_sequences", "firsttoken_kv_utilisation_ratio"}
+"""What the Kubernetes inference gateway's endpoint picker is told to read."""
+
+
+def everything() -> Metrics:
+    """As a server on a machine with a GPU."""
     metrics, engine = Metrics(), FakeEngine()
+    metrics.devices._readings = (Reading("0", 0.5, 1, 2),)
+    RequestTelemetry(metrics, TelemetryConfig())
     metrics.watch_server(lambda: True, lambda: 0)
     metrics.watch_engine(engine.info, engine.stats, "1")
-    return list(metrics.registry.collect())
+    return metrics
+
+
+def families() -> list[Metric]:
+    return list(everything().registry.collect())
 
 
 def known() -> dict[str, set[str]]:
     """Every series name to its labels; those of counters and histograms without a child are declared, too."""
-    metrics, engine = Metrics(), FakeEngine()
-    metrics.watch_server(lambda: True, lambda: 0)
-    metrics.watch_engine(engine.info, engine.stats, "1")
+    metrics = everything()
     found: dict[str, set[str]] = {}
     for name, collector in metrics.registry._names_to_collectors.items():
         found[name] = set(getattr(collector, "_labelnames", ()))
@@ -84,6 +96,18 @@ def test_every_metric_is_in_the_runbook() -> None:
         name = f"{name}_info" if family.type == "info" else name
         short = name.removeprefix("firsttoken")
         assert name.startswith("process_") or name in text or f"`{short}" in text, name
+
+
+def test_the_gateways_gauges_are_there_and_named_in_the_runbook() -> None:
+    found = {family.name: family for family in families()}
+    for name in GATEWAY:
+        assert found[name].type == "gauge"
+        (sample,) = found[name].samples  # one number, without labels, is what it can read
+        assert sample.labels == {}
+    (config,) = found["firsttoken_cache_config"].samples
+    assert set(config.labels) == {"block_size", "num_gpu_blocks"}
+    section = RUNBOOK.read_text().split("### Kubernetes inference gateway")[1].split("## ")[0]
+    assert all(name in section for name in (*GATEWAY, "firsttoken_cache_config_info"))
 
 
 def test_names_units_help_and_cardinality() -> None:

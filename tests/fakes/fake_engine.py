@@ -141,6 +141,9 @@ class FakeEngine:
                 engine_seconds=0.001 * self._steps,
                 sample_seconds=0.001 * self._steps,
                 deliver_seconds=0.001 * self._steps,
+                busy=0.5 if self._steps else 0.0,
+                predicted_seconds=0.001 * self._steps,
+                step_cost_error=0.1,
             )
 
     def recent_steps(self) -> list[StepRecord]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from protos.firsttoken.v1 import operations_pb2 as pb
+from server.telemetry.patience import ENOUGH
+from tests.e2e.whole_server import serving
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import collect, request, running, until
 
@@ -38,13 +42,36 @@ async def test_server_info_tells_every_limit_that_is_enforced() -> None:
         assert not info.capabilities.score
 
 
+async def test_clients_are_told_three_times_the_95th_percentile_of_their_class() -> None:
+    async with running(telemetry__client_timeout=77, telemetry__client_timeout_floor=0.0001) as server:
+        told = (await server.operations.GetServerInfo(pb.GetServerInfoRequest())).client_timeouts
+        assert (told.interactive, told.standard, told.batch) == (77, 77, 77)
+        answers = [collect(server.generation.Generate(request(max_tokens=2))) for _ in range(ENOUGH)]
+        longest = max(final.timings.total for _, _, final in await asyncio.gather(*answers))
+        told = (await server.operations.GetServerInfo(pb.GetServerInfoRequest())).client_timeouts
+        assert 0 < told.interactive <= 3 * 1.05 * longest
+        assert (told.standard, told.batch) == (77, 77)
+
+
+async def test_load_tells_how_busy_the_engine_was() -> None:
+    async with serving("simulated", "laptop", lifecycle__warm_up=False) as (app, stub):
+        assert app._engine is not None
+        before = app._engine.stats()
+        assert (before.busy, before.predicted_seconds) == (0.0, 0.0)
+        await collect(stub.Generate(request(max_tokens=40)))
+        after = app._engine.stats()
+        assert 0.0 < after.busy < 1.0
+        assert after.predicted_seconds > 0.0
+        assert 0.0 < after.step_cost_error < 1.0
+
+
 async def test_load_is_what_runs_now() -> None:
     async with running(FakeEngine(step_seconds=0.005)) as server:
         calls = [server.generation.Generate(request(max_tokens=200)) for _ in range(3)]
         await until(lambda: len(server.engine.live) == 3)
         load = await server.operations.GetLoad(pb.GetLoadRequest())
         assert load.ready
-        assert (load.running, load.open_streams, load.kv_utilisation) == (3, 3, 3 / 64)
+        assert (load.running, load.open_streams, load.kv_utilisation, load.busy) == (3, 3, 3 / 64, 0.5)
         for call in calls:
             call.cancel()
         await until(lambda: not server.engine.live)

@@ -108,6 +108,15 @@ def test_the_chunk_is_the_largest_that_fits(seconds: float, past: int) -> None:
     assert cost.prompt_seconds(tokens + 1, past) > seconds * (1 - 1e-6)
 
 
+def test_what_was_predicted_adds_up_before_it_is_learned_from() -> None:
+    cost = StepCost()
+    expected = 0.0
+    for tokens in (1, 64, 512, 3):
+        expected += cost.seconds(tokens, 2, 100.0, 50.0)
+        cost.observe(tokens, 2, 100.0, 50.0, 0.01)
+    assert cost.predicted == pytest.approx(expected)
+
+
 def test_a_measurement_of_no_time_teaches_nothing() -> None:
     cost = StepCost(profile())
     for _ in range(100):

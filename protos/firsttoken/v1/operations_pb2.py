@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/operations.proto\x12\rfirsttoken.v1\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"\x16\n\x14GetServerInfoRequest\"\xbc\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12%\n\x06limits\x18\x05 \x01(\x0b\x32\x15.firsttoken.v1.Limits\x12\x37\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32!.firsttoken.v1.EngineCapabilities\"\x8c\x04\n\x06Limits\x12\x12\n\nvocab_size\x18\x01 \x01(\x05\x12\x13\n\x0bmax_context\x18\x02 \x01(\x05\x12\x19\n\x11max_prompt_tokens\x18\x03 \x01(\x05\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x04 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x05\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\x05\x12\x1d\n\x15max_stop_string_bytes\x18\x07 \x01(\x05\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\x05\x12\x1c\n\x14max_cache_salt_bytes\x18\t \x01(\x05\x12\x15\n\rmax_sequences\x18\n \x01(\x05\x12\x1c\n\x14max_waiting_requests\x18\x0b \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x0c \x01(\x05\x12\x12\n\nblock_size\x18\r \x01(\x05\x12\x13\n\x0bmax_outputs\x18\x0e \x01(\x05\x12\x18\n\x10max_top_logprobs\x18\x0f \x01(\x05\x12\x18\n\x10max_logit_biases\x18\x10 \x01(\x05\x12\x15\n\rmax_bad_words\x18\x11 \x01(\x05\x12\x19\n\x11max_bad_word_size\x18\x12 \x01(\x05\x12\x17\n\x0fmax_guide_bytes\x18\x13 \x01(\x05\x12\x1b\n\x13max_request_id_size\x18\x14 \x01(\x05\"\x80\x01\n\x12\x45ngineCapabilities\x12\x17\n\x0f\x62\x61tch_invariant\x18\x01 \x01(\x08\x12\x12\n\npreemption\x18\x02 \x01(\x08\x12\r\n\x05score\x18\x03 \x01(\x08\x12\r\n\x05masks\x18\x04 \x01(\x08\x12\x10\n\x08\x61\x64\x61pters\x18\x05 \x01(\x08\x12\r\n\x05salts\x18\x06 \x01(\x08\"\x10\n\x0eGetLoadRequest\"\xba\x01\n\x0fGetLoadResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0f\n\x07running\x18\x02 \x01(\x05\x12.\n\x07waiting\x18\x03 \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x16\n\x0ewaiting_tokens\x18\x04 \x01(\x03\x12\x16\n\x0ekv_utilisation\x18\x05 \x01(\x01\x12\x11\n\tkv_cached\x18\x06 \x01(\x01\x12\x14\n\x0copen_streams\x18\x07 \x01(\x05\"F\n\x0eWaitingByClass\x12\x13\n\x0binteractive\x18\x01 \x01(\x05\x12\x10\n\x08standard\x18\x02 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x05\"\x1f\n\x0fGetStepsRequest\x12\x0c\n\x04last\x18\x01 \x01(\x05\"6\n\x10GetStepsResponse\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.firsttoken.v1.Step\"\xb6\x02\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0b\n\x03\x61ge\x18\x02 \x01(\x01\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\x16\n\x0e\x65ngine_seconds\x18\x04 \x01(\x01\x12\x16\n\x0esample_seconds\x18\x05 \x01(\x01\x12$\n\x04rows\x18\x06 \x03(\x0b\x32\x16.firsttoken.v1.StepRow\x12\x0e\n\x06\x63opies\x18\x07 \x01(\x05\x12\x0e\n\x06opened\x18\x08 \x03(\x03\x12\x0e\n\x06\x63losed\x18\t \x03(\x03\x12\x11\n\tresponses\x18\n \x01(\x05\x12.\n\x07waiting\x18\x0b \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x0f\n\x07running\x18\x0c \x01(\x05\x12\x13\n\x0b\x62locks_free\x18\r \x01(\x03\x12\x13\n\x0bpreemptions\x18\x0e \x01(\x03\"[\n\x07StepRow\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x12\n\nnew_tokens\x18\x02 \x01(\x05\x12\x0c\n\x04past\x18\x03 \x01(\x05\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x05\x12\x0c\n\x04want\x18\x05 \x01(\t\"7\n\x11LoadEngineRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0f\n\x07replace\x18\x02 \x01(\x08\"H\n\x12LoadEngineResponse\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t2\x96\x03\n\nOperations\x12Z\n\rGetServerInfo\x12#.firsttoken.v1.GetServerInfoRequest\x1a$.firsttoken.v1.GetServerInfoResponse\x12H\n\x07GetLoad\x12\x1d.firsttoken.v1.GetLoadRequest\x1a\x1e.firsttoken.v1.GetLoadResponse\x12\x42\n\x05\x41\x62ort\x12\x1b.firsttoken.v1.AbortRequest\x1a\x1c.firsttoken.v1.AbortResponse\x12Q\n\nLoadEngine\x12 .firsttoken.v1.LoadEngineRequest\x1a!.firsttoken.v1.LoadEngineResponse\x12K\n\x08GetSteps\x12\x1e.firsttoken.v1.GetStepsRequest\x1a\x1f.firsttoken.v1.GetStepsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/operations.proto\x12\rfirsttoken.v1\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"\x16\n\x14GetServerInfoRequest\"\xf4\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12%\n\x06limits\x18\x05 \x01(\x0b\x32\x15.firsttoken.v1.Limits\x12\x37\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32!.firsttoken.v1.EngineCapabilities\x12\x36\n\x0f\x63lient_timeouts\x18\x07 \x01(\x0b\x32\x1d.firsttoken.v1.ClientTimeouts\"F\n\x0e\x43lientTimeouts\x12\x13\n\x0binteractive\x18\x01 \x01(\x01\x12\x10\n\x08standard\x18\x02 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x01\"\x8c\x04\n\x06Limits\x12\x12\n\nvocab_size\x18\x01 \x01(\x05\x12\x13\n\x0bmax_context\x18\x02 \x01(\x05\x12\x19\n\x11max_prompt_tokens\x18\x03 \x01(\x05\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x04 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x05\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\x05\x12\x1d\n\x15max_stop_string_bytes\x18\x07 \x01(\x05\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\x05\x12\x1c\n\x14max_cache_salt_bytes\x18\t \x01(\x05\x12\x15\n\rmax_sequences\x18\n \x01(\x05\x12\x1c\n\x14max_waiting_requests\x18\x0b \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x0c \x01(\x05\x12\x12\n\nblock_size\x18\r \x01(\x05\x12\x13\n\x0bmax_outputs\x18\x0e \x01(\x05\x12\x18\n\x10max_top_logprobs\x18\x0f \x01(\x05\x12\x18\n\x10max_logit_biases\x18\x10 \x01(\x05\x12\x15\n\rmax_bad_words\x18\x11 \x01(\x05\x12\x19\n\x11max_bad_word_size\x18\x12 \x01(\x05\x12\x17\n\x0fmax_guide_bytes\x18\x13 \x01(\x05\x12\x1b\n\x13max_request_id_size\x18\x14 \x01(\x05\"\x80\x01\n\x12\x45ngineCapabilities\x12\x17\n\x0f\x62\x61tch_invariant\x18\x01 \x01(\x08\x12\x12\n\npreemption\x18\x02 \x01(\x08\x12\r\n\x05score\x18\x03 \x01(\x08\x12\r\n\x05masks\x18\x04 \x01(\x08\x12\x10\n\x08\x61\x64\x61pters\x18\x05 \x01(\x08\x12\r\n\x05salts\x18\x06 \x01(\x08\"\x10\n\x0eGetLoadRequest\"\xc8\x01\n\x0fGetLoadResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0f\n\x07running\x18\x02 \x01(\x05\x12.\n\x07waiting\x18\x03 \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x16\n\x0ewaiting_tokens\x18\x04 \x01(\x03\x12\x16\n\x0ekv_utilisation\x18\x05 \x01(\x01\x12\x11\n\tkv_cached\x18\x06 \x01(\x01\x12\x14\n\x0copen_streams\x18\x07 \x01(\x05\x12\x0c\n\x04\x62usy\x18\x08 \x01(\x01\"F\n\x0eWaitingByClass\x12\x13\n\x0binteractive\x18\x01 \x01(\x05\x12\x10\n\x08standard\x18\x02 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x05\"\x1f\n\x0fGetStepsRequest\x12\x0c\n\x04last\x18\x01 \x01(\x05\"6\n\x10GetStepsResponse\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.firsttoken.v1.Step\"\xb6\x02\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0b\n\x03\x61ge\x18\x02 \x01(\x01\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\x16\n\x0e\x65ngine_seconds\x18\x04 \x01(\x01\x12\x16\n\x0esample_seconds\x18\x05 \x01(\x01\x12$\n\x04rows\x18\x06 \x03(\x0b\x32\x16.firsttoken.v1.StepRow\x12\x0e\n\x06\x63opies\x18\x07 \x01(\x05\x12\x0e\n\x06opened\x18\x08 \x03(\x03\x12\x0e\n\x06\x63losed\x18\t \x03(\x03\x12\x11\n\tresponses\x18\n \x01(\x05\x12.\n\x07waiting\x18\x0b \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x0f\n\x07running\x18\x0c \x01(\x05\x12\x13\n\x0b\x62locks_free\x18\r \x01(\x03\x12\x13\n\x0bpreemptions\x18\x0e \x01(\x03\"[\n\x07StepRow\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x12\n\nnew_tokens\x18\x02 \x01(\x05\x12\x0c\n\x04past\x18\x03 \x01(\x05\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x05\x12\x0c\n\x04want\x18\x05 \x01(\t\"7\n\x11LoadEngineRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0f\n\x07replace\x18\x02 \x01(\x08\"H\n\x12LoadEngineResponse\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t2\x96\x03\n\nOperations\x12Z\n\rGetServerInfo\x12#.firsttoken.v1.GetServerInfoRequest\x1a$.firsttoken.v1.GetServerInfoResponse\x12H\n\x07GetLoad\x12\x1d.firsttoken.v1.GetLoadRequest\x1a\x1e.firsttoken.v1.GetLoadResponse\x12\x42\n\x05\x41\x62ort\x12\x1b.firsttoken.v1.AbortRequest\x1a\x1c.firsttoken.v1.AbortResponse\x12Q\n\nLoadEngine\x12 .firsttoken.v1.LoadEngineRequest\x1a!.firsttoken.v1.LoadEngineResponse\x12K\n\x08GetSteps\x12\x1e.firsttoken.v1.GetStepsRequest\x1a\x1f.firsttoken.v1.GetStepsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSERVERINFOREQUEST']._serialized_start=126
   _globals['_GETSERVERINFOREQUEST']._serialized_end=148
   _globals['_GETSERVERINFORESPONSE']._serialized_start=151
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=339
-  _globals['_LIMITS']._serialized_start=342
-  _globals['_LIMITS']._serialized_end=866
-  _globals['_ENGINECAPABILITIES']._serialized_start=869
-  _globals['_ENGINECAPABILITIES']._serialized_end=997
-  _globals['_GETLOADREQUEST']._serialized_start=999
-  _globals['_GETLOADREQUEST']._serialized_end=1015
-  _globals['_GETLOADRESPONSE']._serialized_start=1018
-  _globals['_GETLOADRESPONSE']._serialized_end=1204
-  _globals['_WAITINGBYCLASS']._serialized_start=1206
-  _globals['_WAITINGBYCLASS']._serialized_end=1276
-  _globals['_GETSTEPSREQUEST']._serialized_start=1278
-  _globals['_GETSTEPSREQUEST']._serialized_end=1309
-  _globals['_GETSTEPSRESPONSE']._serialized_start=1311
-  _globals['_GETSTEPSRESPONSE']._serialized_end=1365
-  _globals['_STEP']._serialized_start=1368
-  _globals['_STEP']._serialized_end=1678
-  _globals['_STEPROW']._serialized_start=1680
-  _globals['_STEPROW']._serialized_end=1771
-  _globals['_LOADENGINEREQUEST']._serialized_start=1773
-  _globals['_LOADENGINEREQUEST']._serialized_end=1828
-  _globals['_LOADENGINERESPONSE']._serialized_start=1830
-  _globals['_LOADENGINERESPONSE']._serialized_end=1902
-  _globals['_OPERATIONS']._serialized_start=1905
-  _globals['_OPERATIONS']._serialized_end=2311
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=395
+  _globals['_CLIENTTIMEOUTS']._serialized_start=397
+  _globals['_CLIENTTIMEOUTS']._serialized_end=467
+  _globals['_LIMITS']._serialized_start=470
+  _globals['_LIMITS']._serialized_end=994
+  _globals['_ENGINECAPABILITIES']._serialized_start=997
+  _globals['_ENGINECAPABILITIES']._serialized_end=1125
+  _globals['_GETLOADREQUEST']._serialized_start=1127
+  _globals['_GETLOADREQUEST']._serialized_end=1143
+  _globals['_GETLOADRESPONSE']._serialized_start=1146
+  _globals['_GETLOADRESPONSE']._serialized_end=1346
+  _globals['_WAITINGBYCLASS']._serialized_start=1348
+  _globals['_WAITINGBYCLASS']._serialized_end=1418
+  _globals['_GETSTEPSREQUEST']._serialized_start=1420
+  _globals['_GETSTEPSREQUEST']._serialized_end=1451
+  _globals['_GETSTEPSRESPONSE']._serialized_start=1453
+  _globals['_GETSTEPSRESPONSE']._serialized_end=1507
+  _globals['_STEP']._serialized_start=1510
+  _globals['_STEP']._serialized_end=1820
+  _globals['_STEPROW']._serialized_start=1822
+  _globals['_STEPROW']._serialized_end=1913
+  _globals['_LOADENGINEREQUEST']._serialized_start=1915
+  _globals['_LOADENGINEREQUEST']._serialized_end=1970
+  _globals['_LOADENGINERESPONSE']._serialized_start=1972
+  _globals['_LOADENGINERESPONSE']._serialized_end=2044
+  _globals['_OPERATIONS']._serialized_start=2047
+  _globals['_OPERATIONS']._serialized_end=2453
 # @@protoc_insertion_point(module_scope)

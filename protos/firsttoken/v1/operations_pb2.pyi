@@ -23,20 +23,32 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "engine", "model", "fingerprint", "limits", "capabilities")
+    __slots__ = ("version", "engine", "model", "fingerprint", "limits", "capabilities", "client_timeouts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_TIMEOUTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     engine: str
     model: str
     fingerprint: str
     limits: Limits
     capabilities: EngineCapabilities
-    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., capabilities: _Optional[_Union[EngineCapabilities, _Mapping]] = ...) -> None: ...
+    client_timeouts: ClientTimeouts
+    def __init__(self, version: _Optional[str] = ..., engine: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., capabilities: _Optional[_Union[EngineCapabilities, _Mapping]] = ..., client_timeouts: _Optional[_Union[ClientTimeouts, _Mapping]] = ...) -> None: ...
+
+class ClientTimeouts(_message.Message):
+    __slots__ = ("interactive", "standard", "batch")
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    STANDARD_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    interactive: float
+    standard: float
+    batch: float
+    def __init__(self, interactive: _Optional[float] = ..., standard: _Optional[float] = ..., batch: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("vocab_size", "max_context", "max_prompt_tokens", "default_max_tokens", "max_message_bytes", "max_stop_strings", "max_stop_string_bytes", "max_stop_token_ids", "max_cache_salt_bytes", "max_sequences", "max_waiting_requests", "max_waiting_tokens", "block_size", "max_outputs", "max_top_logprobs", "max_logit_biases", "max_bad_words", "max_bad_word_size", "max_guide_bytes", "max_request_id_size")
@@ -103,7 +115,7 @@ class GetLoadRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetLoadResponse(_message.Message):
-    __slots__ = ("ready", "running", "waiting", "waiting_tokens", "kv_utilisation", "kv_cached", "open_streams")
+    __slots__ = ("ready", "running", "waiting", "waiting_tokens", "kv_utilisation", "kv_cached", "open_streams", "busy")
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +123,7 @@ class GetLoadResponse(_message.Message):
     KV_UTILISATION_FIELD_NUMBER: _ClassVar[int]
     KV_CACHED_FIELD_NUMBER: _ClassVar[int]
     OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     running: int
     waiting: WaitingByClass
@@ -118,7 +131,8 @@ class GetLoadResponse(_message.Message):
     kv_utilisation: float
     kv_cached: float
     open_streams: int
-    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[_Union[WaitingByClass, _Mapping]] = ..., waiting_tokens: _Optional[int] = ..., kv_utilisation: _Optional[float] = ..., kv_cached: _Optional[float] = ..., open_streams: _Optional[int] = ...) -> None: ...
+    busy: float
+    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[_Union[WaitingByClass, _Mapping]] = ..., waiting_tokens: _Optional[int] = ..., kv_utilisation: _Optional[float] = ..., kv_cached: _Optional[float] = ..., open_streams: _Optional[int] = ..., busy: _Optional[float] = ...) -> None: ...
 
 class WaitingByClass(_message.Message):
     __slots__ = ("interactive", "standard", "batch")

@@ -67,7 +67,7 @@ class OperationsServicer:
     """
 
     def GetServerInfo(self, request, context):
-        """Facts that do not change while the server runs: versions, model, every limit.
+        """What clients need to know: versions, model, every limit, and how long to wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,1 @@
+"""What `firsttoken top` shows: read (reading), made sense of (view), drawn (screen)."""
