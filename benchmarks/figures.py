@@ -25,6 +25,7 @@ MODULES = (
     "prefix",
     "planning",
     "scheduling",
+    "rejections",
     "load_client",
     "api",
     "operating",

@@ -79,6 +79,9 @@ class ExecutorEngine:
         self._admission.check(
             len(request.prompt), backlog(self.stats(), self._feed.standing(request.tenant, request.priority))
         )
+        outlook = self._snapshot.outlook
+        if outlook is not None and not (request.ttft_deadline is None and request.deadline is None):
+            self._feed.forecast.check(request, len(request.prompt), outlook, self._clock())
         self._life.enter(request)
         self._inbox.put(Submit(request))
 
@@ -168,7 +171,8 @@ class ExecutorEngine:
 
     def _picture(self, executor: ExecutorStats) -> None:
         """What everybody else sees from now on. Under the lock."""
-        self._snapshot = Snapshot(self._feed.stats(executor), self._taken_requests, self._taken_tokens)
+        feed = self._feed
+        self._snapshot = Snapshot(feed.stats(executor), self._taken_requests, self._taken_tokens, feed.outlook())
 
     def _take_commands(self) -> None:
         for command in self._inbox.take():

@@ -116,7 +116,7 @@ class TokenDrawer:
         return [next(drawn if draw.spec.sampling.shapes else rest) for draw in draws]
 
     def _draw_hashed(self, draws: Sequence[Draw]) -> list[Drawn]:
-        states = np.array([_hashed_state(draw) for draw in draws], dtype=np.uint64)
+        states = np.array([hashed_state(draw) for draw in draws], dtype=np.uint64)
         tokens = self._language.likeliest_of(states).tolist()
         drawn = [Drawn(token) for token in tokens]
         for at, draw in enumerate(draws):
@@ -131,7 +131,8 @@ class TokenDrawer:
         return self._by_logits.score(sequence, states, targets, top)
 
 
-def _hashed_state(draw: Draw) -> int:
+def hashed_state(draw: Draw) -> int:
+    """The state whose likeliest token is what an unshaped draw gives: its own where greedy, else one hashed with seed and place."""
     sampling = draw.spec.sampling
     if sampling.temperature == 0.0 or sampling.top_k == 1:
         return draw.state

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from loadtest.simulation.machine import Machine
 from server.engine import GenerationRequest, RequestFinished
 from server.scheduling.admission import Admission, Backlog
@@ -29,9 +27,7 @@ class Gate:
             standing = self._machine.standing(request.tenant, request.priority)
             backlog = Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate, *standing)
             self._admission.check(len(request.prompt), backlog)
-        predicted = self._machine.predict(request, now, refuse=self._forecast)
-        if not math.isnan(predicted):
-            self._predicted[request.id] = predicted
+        self._predicted[request.id] = self._machine.predict(request, now, refuse=self._forecast)
 
     def seen(self, event: RequestFinished) -> None:
         """A request is over."""

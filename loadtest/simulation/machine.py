@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -29,8 +28,7 @@ class Machine(Protocol):
     def cancel(self, request: int, reason: FinishReason) -> None: ...
 
     def predict(self, request: GenerationRequest, now: float, *, refuse: bool) -> float:
-        """Predicted seconds to the first token; not a number where this machine does not predict. Raises OverloadedError where
-        ``refuse`` and the server would."""
+        """Predicted seconds to the first token. Raises OverloadedError where ``refuse`` and the server would."""
         ...
 
     def standing(self, tenant: str, level: int) -> tuple[int, int]:
@@ -118,8 +116,12 @@ class ExecutorMachine:
     def add(self, request: GenerationRequest) -> None:
         self._feed.add(request, self._clock.now())
 
-    def predict(self, request: GenerationRequest, now: float, *, refuse: bool) -> float:  # noqa: ARG002
-        return math.nan  # how far its own queue has come, an executor does not tell
+    def predict(self, request: GenerationRequest, now: float, *, refuse: bool) -> float:
+        feed, uncached = self._feed, len(request.prompt)
+        outlook = feed.outlook()
+        if refuse:
+            feed.forecast.check(request, uncached, outlook, now)
+        return feed.forecast.first_token(request, uncached, outlook)
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:
         feed, executor, began = self._feed, self._executor, self._clock.now()

@@ -71,10 +71,10 @@ class Batcher:
         self._ledger: Ledger[Sequence] = Ledger()
         counters = self._ledger.counters
         self._reception = make_reception(config, self.cost, policies)
-        self.forecast = Forecast(config, self.cost, self._reception.lengths)
         shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
         self._room: WaitingRoom[Sequence] = make_room(config, shares)
         self.standing = self._room.standing
+        self.forecast = Forecast(config, self.cost, self._reception, self._room.before)
         fair_seats = config.max_sequences if config.fair_tenants else 0
         self._seats = Seats(self._cache, self._room, counters, fair_seats=fair_seats)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
@@ -190,7 +190,7 @@ class Batcher:
         self._seating.yield_seats(now)
         step = Composition(self._last_step + 1)
         self._decodes.compose(step)
-        self._prefills.compose(step, len(self._room), now)
+        self._prefills.compose(step, len(self._room), self._room.work, now)
         if not step.rows:
             if self._seats.running:
                 # Seated prompts fit together without the decodes, so one of them can always go on; better dead than stuck.

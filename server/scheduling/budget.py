@@ -10,6 +10,9 @@ from server.scheduling.cost import StepCost
 _NEGLIGIBLE = 0.02
 """Of the whole allowance: what is left below this is not worth another row."""
 
+_PATIENCE = 16
+"""Streams that may be held up for one prompt's sake: where fewer stream for each that waits, its work counts so much more."""
+
 
 class Allowance(Protocol):
     """One step's, used up by the chunks that are cut. Engine thread only."""
@@ -27,8 +30,9 @@ class Allowance(Protocol):
 
 
 class StepBudget(Protocol):
-    def allowance(self, decodes: int, context: int) -> Allowance:
-        """For a step with so many decodes over so many tokens of context. Gives at least something, so that prompts move."""
+    def allowance(self, decodes: int, context: int, prompts: int, tokens: int) -> Allowance:
+        """For a step with so many decodes over so many tokens of context, while so many prompts with so many tokens left are seated or
+        wait. Gives at least something, so that prompts move."""
         ...
 
 
@@ -58,7 +62,7 @@ class FixedBudget:
     total: int
     floor: int
 
-    def allowance(self, decodes: int, context: int) -> Allowance:  # noqa: ARG002
+    def allowance(self, decodes: int, context: int, prompts: int, tokens: int) -> Allowance:  # noqa: ARG002
         return TokenAllowance(max(self.total - decodes, self.floor))
 
 
@@ -87,25 +91,53 @@ class TimeAllowance:
         return self._tokens <= 0 or (self._floor <= 0 and self._left <= _NEGLIGIBLE * self._total)
 
 
-class AdaptiveBudget:
-    """The largest chunks that keep the streams' gap, by a model of what a step costs on this machine.
+class Pace:
+    """How long a step may take while others stream, in seconds.
 
-    With streams the step may take ``target`` seconds, or ``stretch`` times what it takes without prompts where that alone comes near the target:
-    a slow engine with many streams must still let prompts in. Without streams nobody waits for a token; then a step may take
-    ``idle`` seconds, so that whoever comes meanwhile does not wait for the whole of a long prompt.
+    ``target``, or ``stretch`` times what the step takes without prompts where that alone comes near the target: a slow engine with many
+    streams must still let prompts in. Where the prompts ahead would at this pace not be through within ``due`` seconds, the step
+    grows until they would be, up to ``limit``: what every step costs anyway is then paid less often, so that all of them, streams
+    included, are through sooner. The fewer stream for each prompt that waits, the earlier it does.
     """
 
-    def __init__(self, cost: StepCost, *, target: float, stretch: float, idle: float, most: FixedBudget) -> None:
-        """Times in seconds. ``most``: what a step gives at most, and what it gives at least."""
+    __slots__ = ("_cost", "_due", "_limit", "_stretch", "_target")
+
+    def __init__(self, cost: StepCost, *, target: float, stretch: float, limit: float, due: float) -> None:
         self._cost = cost
         self._target = target
         self._stretch = stretch
+        self._limit = limit
+        self._due = due
+
+    def step(self, alone: float, streams: int, prompts: int, tokens: int) -> float:
+        """Of a step that takes ``alone`` for so many streams, while so many prompts with so many tokens are ahead. O(1); any thread."""
+        step = max(self._target, self._stretch * alone)
+        # Of the prompts ahead only the sum is known: as if they were of equal length.
+        work = prompts * self._cost.prompt_seconds(tokens // max(1, prompts))
+        work *= max(1.0, _PATIENCE * prompts / max(1, streams))
+        if step >= self._limit or work * step <= self._due * (step - alone):
+            return step
+        needed = alone * self._due / (self._due - work) if work < self._due else self._limit
+        return min(self._limit, needed)
+
+
+class AdaptiveBudget:
+    """The largest chunks that keep the streams' gap, by a model of what a step costs on this machine.
+
+    With streams the step takes what ``pace`` allows. Without them nobody waits for a token; then a step may take ``idle`` seconds, so
+    that whoever comes meanwhile does not wait for the whole of a long prompt.
+    """
+
+    def __init__(self, cost: StepCost, pace: Pace, *, idle: float, most: FixedBudget) -> None:
+        """``most``: what a step gives at most, and what it gives at least."""
+        self._cost = cost
+        self._pace = pace
         self._idle = idle
         self._most = most
 
-    def allowance(self, decodes: int, context: int) -> Allowance:
+    def allowance(self, decodes: int, context: int, prompts: int, tokens: int) -> Allowance:
         seconds, most = self._idle, self._most
         if decodes:
             alone = self._cost.seconds(0, decodes, context, 0.0)
-            seconds = max(self._target, self._stretch * alone) - alone
+            seconds = self._pace.step(alone, decodes, prompts, tokens) - alone
         return TimeAllowance(self._cost, seconds, tokens=max(most.total - decodes, most.floor), floor=most.floor)

@@ -36,7 +36,9 @@ class BatcherConfig:
     itl_target: float = 0.05
     """Seconds between two tokens of a stream that prompts may stretch a step to ..."""
     itl_stretch: float = 2.0
-    """... or this many times what the step takes without prompts, where that is more."""
+    """... or this many times what the step takes without prompts, where that is more ..."""
+    itl_limit: float = 0.2
+    """... or up to so many, where at that pace the prompts ahead would not be through within half of ``interactive_target``."""
     idle_step: float = 1.0
     """Seconds of a step while nobody streams: who comes meanwhile waits for its end."""
     order: str = "aged"
@@ -135,9 +137,9 @@ class BatcherConfig:
             raise ValueError(f"budget must be one of {', '.join(BUDGETS)}, not {self.budget!r}")
         if not 0.0 < self.length_quantile < 1.0:
             raise ValueError(f"length_quantile must be in (0, 1), not {self.length_quantile}")
-        if self.itl_target <= 0.0 or self.idle_step <= 0.0 or self.itl_stretch < 1.0:
+        if min(self.itl_target, self.itl_limit, self.idle_step) <= 0.0 or self.itl_stretch < 1.0:
             raise ValueError(
-                f"itl_target ({self.itl_target}) and idle_step ({self.idle_step}) must be above 0, "
+                f"itl_target ({self.itl_target}), itl_limit ({self.itl_limit}) and idle_step ({self.idle_step}) must be above 0, "
                 f"itl_stretch ({self.itl_stretch}) at least 1"
             )
         if self.standard_share < 0.0 or self.batch_share < 0.0 or self.standard_share + self.batch_share >= 1.0:

@@ -13,7 +13,7 @@ finish comes then, with all tokens that arrived too late counted as discarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from engines.contract import ExecutorLimits, ExecutorRequest, ExecutorResponse, ExecutorStats
@@ -24,13 +24,16 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.executor_mirror import ExecutorMirror
+from server.scheduling.executor_progress import ExecutorProgress
 from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, reason_of
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_reception
+from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
 from server.scheduling.reception import Reception, charge
 from server.scheduling.salts import SaltNumbers
 from server.scheduling.shares import ClassShares
+from server.scheduling.snapshots import feed_stats
 from server.scheduling.waiting_room import WaitingRoom
 
 
@@ -53,12 +56,15 @@ class ExecutorFeed:
         self._mirror = ExecutorMirror(limits, inner_queue)
         self._ledger: Ledger[FedSequence] = Ledger()
         self._salts = SaltNumbers()
-        self._reception: Reception = make_reception(config, StepCost(profile), policies or Policies())
+        cost = StepCost(profile)
+        self._reception: Reception = make_reception(config, cost, policies or Policies())
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
         self._room: WaitingRoom[FedSequence] = WaitingRoom(
             self._shares, fair=config.fair_tenants, burst=config.tenant_burst
         )
         self.standing = self._room.standing
+        self._progress = ExecutorProgress(limits, config, cost, self._reception, self._room.before)
+        self.forecast = self._progress.forecast
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}
         """Prompt tokens of the requests inside that have not answered yet."""
@@ -100,7 +106,9 @@ class ExecutorFeed:
 
     def collect(self) -> list[Event]:
         """Events since the last call: first tokens, other tokens, finishes. Each request's own are in their right order."""
-        return self._ledger.outbox.collect()
+        outbox = self._ledger.outbox
+        self.forecast.learn(outbox.finishes)
+        return outbox.collect()
 
     # ------------------------------------------------------------------ to and from the executor
 
@@ -125,6 +133,7 @@ class ExecutorFeed:
             sequence.seated = sequence.opened = True
         self._inside[request.id] = record
         self._silent[request.id] = len(request.prompt)
+        self._progress.enter(request.id, len(request.prompt), request.n, now)
         self._ledger.counters.prompt_tokens += len(request.prompt)
         demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
         self._mirror.enter(request.id, request.n * demand, request.n)
@@ -143,8 +152,9 @@ class ExecutorFeed:
         cancellations, self._cancellations = self._cancellations, []
         return cancellations
 
-    def apply(self, responses: Iterable[ExecutorResponse], now: float) -> None:
+    def apply(self, responses: Sequence[ExecutorResponse], now: float) -> None:
         """What the executor said: tokens go out, or are dropped after a wish; a final response gives the seats back."""
+        self._progress.answers(responses, now)
         for response in responses:
             record = self._inside.get(response.request)
             if record is None:
@@ -239,6 +249,7 @@ class ExecutorFeed:
             self._uncounted.pop(record.request.id, None)
             self._cancelling.discard(record.request.id)
             self._mirror.leave(record.request.id)
+            self._progress.leave(record.request.id, now)
 
     def _settle_up(self, record: Fed) -> None:
         """All of a request's sequences are over: its tenant is charged what they took."""
@@ -258,29 +269,19 @@ class ExecutorFeed:
         """Sequences inside the executor."""
         return sum(record.request.n for record in self._inside.values())
 
+    def outlook(self) -> Outlook:
+        """What lies ahead of whoever comes now, in time proportional to the requests inside."""
+        return self._progress.outlook(self._room, self._mirror)
+
     def stats(self, executor: ExecutorStats | None = None) -> SchedulingStats:
         """A snapshot. Of the blocks the executor knows best; without its word, what our picture of it says."""
-        counters, total = self._ledger.counters, self._limits.block_count
-        used = min(total, self._mirror.reserved) if executor is None else executor.used_blocks
-        cached = 0 if executor is None else min(executor.cached_blocks, total - used)
-        return SchedulingStats(
-            waiting_by_class=self._room.by_class,
-            waiting_tokens=self._room.work + sum(self._silent.values()),
-            running=self.running,
-            blocks_free=total - used - cached,
-            blocks_cached=cached,
-            blocks_in_use=used,
-            blocks_quarantined=0,
-            steps=0 if executor is None else executor.iterations,
-            prompt_tokens=counters.prompt_tokens,
-            cached_tokens=counters.cached_tokens,
-            computed_tokens=counters.computed_tokens,
-            generated_tokens=counters.generated_tokens,
-            discarded_tokens=counters.discarded_tokens,
-            preemptions=0,
-            blocks_evicted=0 if executor is None else executor.evicted_blocks,
-            held_calls=0 if executor is None else executor.calls,
-            held_seconds=0.0 if executor is None else executor.call_seconds,
+        return feed_stats(
+            self._room,
+            self._ledger.counters,
+            self.running,
+            unanswered=sum(self._silent.values()),
+            blocks=(self._limits.block_count, self._mirror.reserved),
+            executor=executor,
         )
 
     def check_integrity(self) -> None:
@@ -288,6 +289,7 @@ class ExecutorFeed:
         self._room.check_integrity()
         self._ledger.check_integrity()
         self._mirror.check_integrity(set(self._inside))
+        self._progress.check_integrity(set(self._inside))
         if not self._silent.keys() | self._cancelling <= self._inside.keys():
             raise IntegrityError(
                 f"unanswered {sorted(self._silent)}, cancelled {sorted(self._cancelling)}: not all are inside"

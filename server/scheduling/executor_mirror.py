@@ -49,6 +49,11 @@ class ExecutorMirror:
         return self._reserved
 
     @property
+    def seats(self) -> int:
+        """Seats that they hold."""
+        return self._seats
+
+    @property
     def waiting_inside(self) -> int:
         return len(self._inner)
 

@@ -1,16 +1,16 @@
 """When a newcomer's first token will be out, from the work ahead of it and the cost model; and how well that turned out.
 
     steps = ceil(seconds of prompts ahead and its own / what a step gives to prompts)
-    wait  = rest of the step in flight + prompts ahead + what their steps cost anyway, or until a seat is free, if that is later
+    wait  = rest of the step in flight + prompts that go before by class and rank + what their steps cost anyway, or until a seat is free, if that is later
     TTFT  = wait + its own prompt + what its steps cost anyway
 
 What this leaves out (who will come and pass, how many more will stream by then, work outside the engine) shows as a factor between
-prediction and truth, learned apart for an empty room and a waiting one.
+prediction and truth, learned apart for an empty room and a waiting one, and for short prompts and long ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import ceil, exp, log
 
 from server.engine import GenerationRequest, RequestFinished, SequenceFinished
@@ -18,10 +18,16 @@ from server.errors import OverloadedError
 from server.scheduling.admission import LONGEST_RETRY, SHORTEST_RETRY
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
-from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.making import make_pace
 from server.scheduling.outlook import Outlook
+from server.scheduling.reception import Reception
+
+Before = Callable[[int, float], tuple[int, int]]
+"""From class and rank to how many of those who wait go before, and their tokens to compute."""
 
 _LEARN = 0.05
+_LEARN_FIRST = 0.15
+"""The first outcomes teach more: this over their number."""
 _GREATEST_STEP = 0.7
 """Of what one outcome may teach, as a logarithm: a factor of two."""
 _MAX_PENDING = 65_536
@@ -30,12 +36,16 @@ _MAX_PENDING = 65_536
 class Forecast:
     """Predicts on any thread, learns on the engine's. Reads the cost model and the lengths, which the engine thread writes."""
 
-    def __init__(self, config: BatcherConfig, cost: StepCost, lengths: ExpectedLengths) -> None:
+    def __init__(self, config: BatcherConfig, cost: StepCost, reception: Reception, before: Before) -> None:
         self._config = config
         self._cost = cost
-        self._lengths = lengths
-        self._factor = [0.0, 0.0]
-        """Logarithm of truth over prediction: where nobody waited, and where somebody did."""
+        self._reception = reception
+        self._before = before
+        self._pace = make_pace(config, cost)
+        self._factor = [0.0] * 4
+        """Logarithm of truth over prediction, by kind: where nobody waited and where somebody did, of short prompts and of long ones,
+        which whoever comes later passes."""
+        self._seen = [0] * 4
         self._pending: dict[int, tuple[float, int]] = {}
 
     # ------------------------------------------------------------------ any thread
@@ -43,10 +53,11 @@ class Forecast:
     def first_token(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
         """Predicted seconds from now to its first token, of which ``uncached`` prompt tokens are to compute; remembered, to learn from."""
         raw = self._raw(request, uncached, outlook)
-        crowded = int(any(outlook.waiting_requests) or outlook.free_seats <= 0)
+        crowded = any(outlook.waiting_requests) or outlook.free_seats <= 0
+        kind = 2 * int(uncached > self._config.long_prompt_tokens) + int(crowded)
         if len(self._pending) < _MAX_PENDING:
-            self._pending[request.id] = (raw, crowded)
-        return raw * exp(self._factor[crowded])
+            self._pending[request.id] = (raw, kind)
+        return raw * exp(self._factor[kind])
 
     def check(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> None:
         """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
@@ -71,10 +82,10 @@ class Forecast:
         )
 
     def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
-        cost, level = self._cost, int(request.priority)
-        requests = sum(outlook.waiting_requests[: level + 1])
-        tokens = sum(outlook.waiting_tokens[: level + 1]) + outlook.prefilling_tokens
-        alone, given = self._step(outlook)
+        cost, place = self._cost, (int(request.priority), self._reception.expect(request, uncached).rank)
+        requests, tokens = self._before(*place)
+        tokens += outlook.prefilling_tokens - sum(left for *other, left in outlook.prefilling if tuple(other) > place)
+        alone, given = self._step(outlook, requests + 1, tokens + uncached)
         # Of the prompts ahead only the sum is known: as if they were of equal length.
         ahead = cost.prompt_seconds(1, tokens // (2 * (requests + 1))) * tokens
         own = cost.prompt_seconds(uncached, len(request.prompt) - uncached)
@@ -85,7 +96,7 @@ class Forecast:
         both = self._steps(ahead + own, tokens + uncached, given) - self._steps(ahead, tokens, given)
         return wait + own + alone * max(1, both)
 
-    def _step(self, outlook: Outlook) -> tuple[float, float]:
+    def _step(self, outlook: Outlook, prompts: int, tokens: int) -> tuple[float, float]:
         """What a step costs without prompts, and how many seconds of prompts it takes."""
         config = self._config
         alone = self._cost.seconds(0, outlook.decodes, outlook.context, 0.0)
@@ -95,14 +106,14 @@ class Forecast:
             )
         if not outlook.decodes:
             return alone, config.idle_step
-        return alone, max(config.itl_target, config.itl_stretch * alone) - alone
+        return alone, self._pace.step(alone, outlook.decodes, prompts, tokens) - alone
 
     def _steps(self, seconds: float, tokens: int, given: float) -> int:
         by_time = ceil(seconds / given) if given > 0.0 else 0
         return max(by_time, ceil(tokens / self._config.step_tokens))
 
     def _streaming(self, request: GenerationRequest, outlook: Outlook) -> float:
-        tokens = self._lengths.expect(request)
+        tokens = self._reception.lengths.expect(request)
         return tokens * self._cost.seconds(0, outlook.decodes + 1, outlook.context + len(request.prompt), 0.0)
 
     # ------------------------------------------------------------------ the engine thread
@@ -118,6 +129,8 @@ class Forecast:
         truth = event.timings.first_token
         if pending is None or truth is None or truth <= 0.0 or pending[0] <= 0.0:
             return
-        raw, crowded = pending
-        miss = log(truth / raw) - self._factor[crowded]
-        self._factor[crowded] += _LEARN * min(_GREATEST_STEP, max(-_GREATEST_STEP, miss))
+        raw, kind = pending
+        miss = log(truth / raw) - self._factor[kind]
+        self._seen[kind] += 1
+        rate = max(_LEARN, _LEARN_FIRST / self._seen[kind])
+        self._factor[kind] += rate * min(_GREATEST_STEP, max(-_GREATEST_STEP, miss))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed, ReusedStayLonger
-from server.scheduling.budget import AdaptiveBudget, FixedBudget, StepBudget
+from server.scheduling.budget import AdaptiveBudget, FixedBudget, Pace, StepBudget
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.lengths import ExpectedLengths
@@ -35,14 +35,18 @@ def make_eviction(config: BatcherConfig) -> Callable[[], EvictionPolicy]:
     return ReusedStayLonger if config.eviction == "reuse" else LeastRecentlyUsed
 
 
+def make_pace(config: BatcherConfig, cost: StepCost) -> Pace:
+    return Pace(
+        cost,
+        target=config.itl_target,
+        stretch=config.itl_stretch,
+        limit=config.itl_limit,
+        due=config.interactive_target / 2,
+    )
+
+
 def make_budget(config: BatcherConfig, cost: StepCost) -> StepBudget:
     fixed = FixedBudget(config.step_tokens, config.min_prefill_tokens)
     if config.budget == "fixed":
         return fixed
-    return AdaptiveBudget(
-        cost,
-        target=config.itl_target,
-        stretch=config.itl_stretch,
-        idle=config.idle_step,
-        most=fixed,
-    )
+    return AdaptiveBudget(cost, make_pace(config, cost), idle=config.idle_step, most=fixed)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 class Outlook(NamedTuple):
     waiting_requests: tuple[int, int, int]
     """By class, without a seat."""
-    waiting_tokens: tuple[int, int, int]
-    """Their tokens to compute."""
     prefilling_tokens: int
     """Of those seated."""
+    prefilling: tuple[tuple[int, float, int], ...]
+    """Of those, who can still be passed: class, rank and tokens of each."""
     decodes: int
     context: int
     """Of the step in flight, or the last one."""

@@ -37,12 +37,13 @@ class Prefills:
         self._reuse = reuse
         self._budget = budget
 
-    def compose(self, step: Composition, waiting: int, now: float) -> None:
-        """Add prefill rows to a step that has its decodes. ``waiting``: how many sequences wait in the room."""
+    def compose(self, step: Composition, waiting: int, work: int, now: float) -> None:
+        """Add prefill rows to a step that has its decodes. ``waiting``: how many sequences wait in the room, with ``work`` tokens."""
         others = len(self._seats.prefilling) + waiting
         if not others:
             return
-        allowance = self._budget.allowance(step.decodes, step.context)
+        left = work + sum(len(each.tokens) - each.scheduled for each in self._seats.prefilling.values())
+        allowance = self._budget.allowance(step.decodes, step.context, others, left)
         for sequence, size in self._share_out(step, allowance, now, contended=others > 1).items():
             self._add_row(step, sequence, size, now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engines.contract import ExecutorStats
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.composition import Composition
 from server.scheduling.cost import StepCost
@@ -9,6 +10,7 @@ from server.scheduling.counters import Counters, SchedulingStats
 from server.scheduling.outlook import Outlook
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
+from server.scheduling.tenants import W
 from server.scheduling.waiting_room import WaitingRoom
 
 
@@ -37,19 +39,52 @@ def batcher_stats(
     )
 
 
+def feed_stats(
+    room: WaitingRoom[W],
+    counters: Counters,
+    running: int,
+    *,
+    unanswered: int,
+    blocks: tuple[int, int],
+    executor: ExecutorStats | None,
+) -> SchedulingStats:
+    """``unanswered``: prompt tokens inside of whoever has not answered yet; ``blocks``: how many there are, and how many we believe used."""
+    total, reserved = blocks
+    used = min(total, reserved) if executor is None else executor.used_blocks
+    cached = 0 if executor is None else min(executor.cached_blocks, total - used)
+    return SchedulingStats(
+        waiting_by_class=room.by_class,
+        waiting_tokens=room.work + unanswered,
+        running=running,
+        blocks_free=total - used - cached,
+        blocks_cached=cached,
+        blocks_in_use=used,
+        blocks_quarantined=0,
+        steps=0 if executor is None else executor.iterations,
+        prompt_tokens=counters.prompt_tokens,
+        cached_tokens=counters.cached_tokens,
+        computed_tokens=counters.computed_tokens,
+        generated_tokens=counters.generated_tokens,
+        discarded_tokens=counters.discarded_tokens,
+        preemptions=0,
+        blocks_evicted=0 if executor is None else executor.evicted_blocks,
+        held_calls=0 if executor is None else executor.calls,
+        held_seconds=0.0 if executor is None else executor.call_seconds,
+    )
+
+
 def read_outlook(
     room: WaitingRoom[Sequence], seats: Seats, flight: Composition | None, cost: StepCost, max_sequences: int
 ) -> Outlook:
     """``flight``: the step that is under way."""
-    interactive, standard, batch = room.work_by_class
     taken = len(seats.running)
     under_way = 0.0
     if flight is not None:
         under_way = cost.seconds(flight.new, flight.decodes, flight.context, flight.attention)
     return Outlook(
         waiting_requests=room.by_class,
-        waiting_tokens=(interactive, standard, batch),
         prefilling_tokens=_prefilling(seats),
+        prefilling=tuple((one.level, one.record.key[1], _left(one)) for one in seats.prefilling.values()),
         decodes=taken - len(seats.prefilling),
         context=0 if flight is None else flight.context,
         step_seconds=under_way,
@@ -59,4 +94,8 @@ def read_outlook(
 
 
 def _prefilling(seats: Seats) -> int:
-    return sum(len(sequence.tokens) - sequence.scheduled for sequence in seats.prefilling.values())
+    return sum(map(_left, seats.prefilling.values()))
+
+
+def _left(sequence: Sequence) -> int:
+    return len(sequence.tokens) - sequence.scheduled

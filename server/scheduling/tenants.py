@@ -8,6 +8,7 @@ tokens when it leaves the room, and what it really took when it is over.
 from __future__ import annotations
 
 import heapq
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from server.kv.block_pool import IntegrityError
@@ -16,7 +17,11 @@ _COMPACT_ABOVE = 64
 _MAX_IDLE = 4096
 """Tenants without a request whose counters are kept; beyond that those served least are forgotten."""
 
+RANK_STEP = 0.05
+"""Seconds of rank that are told apart when somebody asks how much goes before him."""
+
 Key = tuple[float, ...]
+"""(class, rank within class and tenant, ...)."""
 
 
 class Waiter(Protocol):
@@ -71,7 +76,7 @@ class _Tenant(Generic[W]):
 class ClassQueue(Generic[W]):
     """push, take and remove O(log n), head O(1), all amortised. Engine thread only."""
 
-    __slots__ = ("_backlogged", "_burst", "_fair", "_served", "_tenants", "count", "tenants")
+    __slots__ = ("_backlogged", "_burst", "_by_rank", "_fair", "_served", "_tenants", "count", "tenants")
 
     def __init__(self, *, fair: bool, burst: float = 0.0) -> None:
         """``fair`` False: all tenants count as one, keys alone decide. ``burst``: weighted tokens by which who comes back after a pause
@@ -82,6 +87,8 @@ class ClassQueue(Generic[W]):
         self._backlogged: list[tuple[float, Key, _Tenant[W]]] = []
         self._served = 0.0
         """Counter of whom the room served last: where a tenant starts that comes into an empty room."""
+        self._by_rank: dict[int, tuple[int, int]] = {}
+        """How many wait, and their work, by rank in units of RANK_STEP."""
         self.count = 0
         self.tenants = 0
         """How many tenants wait."""
@@ -95,6 +102,7 @@ class ClassQueue(Generic[W]):
         waiter.queued = True
         tenant.count += 1
         self.count += 1
+        self._tally(waiter, 1)
         self._enter(tenant)
 
     def head(self) -> W | None:
@@ -129,6 +137,13 @@ class ClassQueue(Generic[W]):
         """Of a tenant. Any thread."""
         tenant = self._tenants.get(name if self._fair else "")
         return 0 if tenant is None else tenant.count
+
+    def before(self, rank: float) -> tuple[int, int]:
+        """How many wait whose rank is no higher, and their work. Of who waits for another tenant, rank tells little. Any thread."""
+        last = rank / RANK_STEP
+        # One call of C over a dictionary of integers: no other thread can change it meanwhile.
+        ahead = [entry for place, entry in list(self._by_rank.items()) if place <= last]
+        return sum(count for count, _ in ahead), sum(work for _, work in ahead)
 
     def settle(self, waiter: W, tokens: float) -> None:
         """It is over and took so many weighted tokens. Nothing to do for whoever never left the room."""
@@ -186,6 +201,7 @@ class ClassQueue(Generic[W]):
         waiter.queued = False
         tenant.count -= 1
         self.count -= 1
+        self._tally(waiter, -1)
         if tenant.count:
             self._enter(tenant)
         else:
@@ -193,6 +209,14 @@ class ClassQueue(Generic[W]):
             tenant.heap.clear()
             tenant.entry = None
             self._forget_if_idle(tenant)
+
+    def _tally(self, waiter: W, change: int) -> None:
+        place = int(waiter.key[1] // RANK_STEP)
+        count, work = self._by_rank.get(place, (0, 0))
+        if count + change:
+            self._by_rank[place] = count + change, work + change * waiter.waiting_work
+        else:
+            del self._by_rank[place]
 
     def _forget_if_idle(self, tenant: _Tenant[W]) -> None:
         """Its counter says nothing that the floor would not say."""
@@ -221,4 +245,6 @@ class ClassQueue(Generic[W]):
             raise IntegrityError(f"class {level}: {self.tenants} tenants counted as waiting, and others wait")
         if counted != self.count:
             raise IntegrityError(f"class {level}: {counted} wait, counted {self.count}")
+        if counted != self.before(inf)[0]:
+            raise IntegrityError(f"class {level}: {counted} wait, {self.before(inf)[0]} by rank")
         return work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Generic
 
 from server.engine import PriorityClass
@@ -77,8 +78,18 @@ class WaitingRoom(Generic[W]):
         own = queue.waiting_of(tenant)
         return own, queue.tenants + (own == 0)
 
+    def before(self, level: int, rank: float) -> tuple[int, int]:
+        """Of whoever comes now with this rank: how many go before, and their work. The classes above go before, whatever their
+        ranks. Any thread."""
+        own, work = self._queues[level].before(rank)
+        above = self._queues[:level]
+        return own + sum(queue.count for queue in above), work + sum(self.work_by_class[:level])
+
     def check_integrity(self) -> None:
         """Counts and work equal what is in the queues. O(n)."""
         work = [queue.check_integrity(level) for level, queue in enumerate(self._queues)]
         if work != self.work_by_class:
             raise IntegrityError(f"waiting work by class is {work} tokens, counted {self.work_by_class}")
+        tallied = [queue.before(inf)[1] for queue in self._queues]
+        if work != tallied:
+            raise IntegrityError(f"waiting work by class is {work} tokens, by rank {tallied}")

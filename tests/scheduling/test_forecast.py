@@ -10,8 +10,9 @@ from server.errors import OverloadedError
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.forecast import Forecast
-from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.making import make_reception
 from server.scheduling.outlook import Outlook
+from server.scheduling.policies import Policies
 from server.scheduling.rate_meter import RateMeter
 from tests.scheduling.world import make_request
 
@@ -24,16 +25,19 @@ PROFILE = StepProfile(
     machine="",
     relative_error=0.0,
 )
-EMPTY = Outlook((0, 0, 0), (0, 0, 0), 0, 0, 0, 0.0, 8, 0.0)
-CONFIG = BatcherConfig(budget="adaptive", step_tokens=10_000, itl_target=0.05, itl_stretch=1.0)
+EMPTY = Outlook((0, 0, 0), 0, (), 0, 0, 0.0, 8, 0.0)
+NOBODY = (0, 0)
+CONFIG = BatcherConfig(budget="adaptive", step_tokens=10_000, itl_target=0.05, itl_stretch=1.0, itl_limit=0.05)
 
 
-def forecast(config: BatcherConfig = CONFIG) -> Forecast:
-    return Forecast(config, StepCost(PROFILE), ExpectedLengths(0.5))
+def forecast(waiting: tuple[int, int] = NOBODY, config: BatcherConfig = CONFIG) -> Forecast:
+    """``waiting``: requests that go before, and their tokens."""
+    cost = StepCost(PROFILE)
+    return Forecast(config, cost, make_reception(config, cost, Policies()), lambda _level, _rank: waiting)
 
 
-def predict(outlook: Outlook, tokens: int = 100, priority: PriorityClass = PriorityClass.STANDARD) -> float:
-    return forecast().first_token(make_request(1, [3] * tokens, priority=priority), tokens, outlook)
+def predict(outlook: Outlook, tokens: int = 100, waiting: tuple[int, int] = NOBODY) -> float:
+    return forecast(waiting).first_token(make_request(1, [3] * tokens), tokens, outlook)
 
 
 def ended(request: int, first_token: float | None) -> RequestFinished:
@@ -53,20 +57,40 @@ def test_the_rest_of_the_step_under_way_counts_half_of_it() -> None:
     assert predict(EMPTY._replace(step_seconds=0.4)) - predict(EMPTY) == pytest.approx(0.2)
 
 
-def test_only_who_goes_before_counts() -> None:
-    outlook = EMPTY._replace(waiting_requests=(1, 0, 9), waiting_tokens=(200, 0, 9000))
-    assert predict(outlook, priority=PriorityClass.INTERACTIVE) == predict(outlook, priority=PriorityClass.STANDARD)
-    assert predict(outlook, priority=PriorityClass.BATCH) > 9.0 > predict(outlook) > predict(EMPTY) + 0.2
+def test_only_who_goes_before_by_class_and_rank_counts() -> None:
+    asked: list[tuple[int, float]] = []
+
+    def before(level: int, rank: float) -> tuple[int, int]:
+        asked.append((level, rank))
+        return (3, 9000) if len(asked) > 1 else (0, 0)
+
+    cost = StepCost(PROFILE)
+    judge = Forecast(CONFIG, cost, make_reception(CONFIG, cost, Policies()), before)
+    request = make_request(1, [3] * 100, 10, priority=PriorityClass.BATCH, arrival=7.0)
+    alone, behind = (judge.first_token(request, 100, EMPTY) for _ in range(2))
+    assert behind > 9.0 > alone
+    rank = 7.0 + CONFIG.batch_target + CONFIG.length_weight * (100 * 0.001 + 10 * 0.001)
+    assert [level for level, _ in asked] == [2, 2]
+    assert [place for _, place in asked] == pytest.approx([rank, rank])
+
+
+def test_prompts_in_progress_that_it_passes_are_not_ahead() -> None:
+    def busy(level: int, rank: float) -> Outlook:
+        return EMPTY._replace(prefilling_tokens=5000, prefilling=((level, rank, 5000),))
+
+    standard = int(PriorityClass.STANDARD)
+    assert predict(busy(standard, -1.0)) > 5.0
+    assert predict(busy(standard, 1e9)) == predict(busy(standard + 1, -1.0)) == predict(EMPTY)
 
 
 def test_without_a_seat_it_waits_for_one() -> None:
-    full = EMPTY._replace(free_seats=0, seats_per_second=2.0, waiting_requests=(0, 3, 0), waiting_tokens=(0, 30, 0))
-    assert predict(full) == pytest.approx(4 / 2.0 + 0.1 + 0.01)
+    full = EMPTY._replace(free_seats=0, seats_per_second=2.0, waiting_requests=(0, 3, 0))
+    assert predict(full, waiting=(3, 30)) == pytest.approx(4 / 2.0 + 0.1 + 0.01)
 
 
 def test_what_the_model_leaves_out_is_learned_apart_for_an_empty_and_a_crowded_room() -> None:
     judge = forecast()
-    crowded = EMPTY._replace(waiting_requests=(0, 1, 0), waiting_tokens=(0, 100, 0))
+    crowded = EMPTY._replace(waiting_requests=(0, 1, 0))
     alone, among = (judge.first_token(make_request(0, [3] * 100), 100, each) for each in (EMPTY, crowded))
     for number in range(1, 300):
         judge.first_token(make_request(number, [3] * 100), 100, EMPTY)
@@ -79,22 +103,22 @@ def test_one_wild_outcome_teaches_little() -> None:
     judge = forecast()
     before = judge.first_token(make_request(1, [3] * 100), 100, EMPTY)
     judge.learn([ended(1, 1e6)])
-    assert judge.first_token(make_request(2, [3] * 100), 100, EMPTY) < 1.1 * before
+    assert judge.first_token(make_request(2, [3] * 100), 100, EMPTY) < 1.2 * before
 
 
 def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() -> None:
-    busy = EMPTY._replace(waiting_requests=(0, 1, 0), waiting_tokens=(0, 5000, 0))
+    busy, ahead = EMPTY._replace(waiting_requests=(0, 1, 0)), (1, 5000)
     late = {
         "ttft_deadline": make_request(1, [3] * 100, 10, ttft_deadline=102.0),
         "deadline": make_request(1, [3] * 100, 10, deadline=102.0),
     }
     for name, request in late.items():
         with pytest.raises(OverloadedError) as refused:
-            forecast().check(request, 100, busy, 100.0)
+            forecast(ahead).check(request, 100, busy, 100.0)
         assert refused.value.reason == f"predicted_{name}"
         assert 3.0 < refused.value.retry_after < 3.5
-    forecast().check(make_request(1, [3] * 100, 10), 100, busy, 100.0)
-    forecast().check(make_request(1, [3] * 100, 10, ttft_deadline=106.0), 100, busy, 100.0)
+    forecast(ahead).check(make_request(1, [3] * 100, 10), 100, busy, 100.0)
+    forecast(ahead).check(make_request(1, [3] * 100, 10, ttft_deadline=106.0), 100, busy, 100.0)
 
 
 def test_the_deadline_of_the_whole_request_is_compared_with_its_end() -> None:

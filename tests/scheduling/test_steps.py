@@ -111,7 +111,7 @@ def test_preparing_ahead_changes_no_output_and_no_step() -> None:
 
 def test_a_budget_is_a_replaceable_object() -> None:
     class Stingy:
-        def allowance(self, decodes: int, context: int) -> TokenAllowance:
+        def allowance(self, decodes: int, context: int, prompts: int, tokens: int) -> TokenAllowance:
             return TokenAllowance(5 if decodes else 2)
 
     world = World(policies=Policies(budget=Stingy()))

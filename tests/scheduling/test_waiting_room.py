@@ -114,3 +114,18 @@ def test_integrity_notices_a_wrong_count() -> None:
     guest.waiting_work = 5
     with pytest.raises(IntegrityError, match=r"waiting work by class is \[0, 5, 0\] tokens, counted \[0, 1, 0\]"):
         room.check_integrity()
+
+
+def test_what_goes_before_a_newcomer_is_counted_by_class_and_rank() -> None:
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
+    guests = [Guest(level, number, work) for level, number, work in ((0, 9, 1), (1, 3, 10), (1, 5, 100), (2, 1, 1000))]
+    for guest in guests:
+        room.push(guest)
+    assert room.before(0, 1.0) == (0, 0)
+    assert room.before(1, 4.0) == (2, 11)
+    assert room.before(1, 5.0) == (3, 111)
+    assert room.before(2, 0.5) == (3, 111)
+    room.remove(guests[1])
+    room.pop()
+    assert room.before(2, 9.0) == (2, 1100)
+    room.check_integrity()
