@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from server.config import Config
 from server.engine import Engine
 from server.errors import ServerError
 from server.loading import LoadedModel
+from server.memory import give_back
 from server.rpc.guide_reader import GuideReader
 from server.rpc.limits import RequestLimits, request_limits
 from server.rpc.opening import GenerationParts, output_text
@@ -157,5 +157,5 @@ class Servings:
         await serving.retire(self._patience)
         del self._retiring[serving]
         # A whole engine has just become garbage; left to itself, Python looks at what is old only rarely.
-        gc.collect()
+        await asyncio.to_thread(give_back)
         log.info("the engine before is closed", model=serving.engine.info.model)

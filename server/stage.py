@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from server.config import Config
 from server.engine import EngineInfo
 from server.errors import UnavailableError
 from server.loading import LoadedModel
+from server.memory import give_back
 from server.readiness import Readiness, Slot, State
 from server.rpc.kserve.models import ModelBook
 from server.rpc.kserve.service import InferenceParts
@@ -76,4 +77,4 @@ class Stage:
         await self.servings.clear(self._config.lifecycle.drain_grace, gone)
         for slot in (self.generation, self.operations, self.inference):
             slot.empty()
-        gc.collect()
+        await asyncio.to_thread(give_back)
