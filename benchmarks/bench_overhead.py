@@ -49,7 +49,7 @@ def figures() -> list[Figure]:
     loading: Future[LoadedModel] = Future()
     tokenizer = text_tokenizer(manifest, (directory / "tokenizer.json").read_text(encoding="utf-8"))
     loading.set_result(
-        LoadedModel(step_engine(runner, manifest, config), tokenizer, chat_template(manifest, tokenizer))
+        LoadedModel(step_engine(runner, manifest, config, Phases()), tokenizer, chat_template(manifest, tokenizer))
     )
     bare = BareLoop(runner, scheduler.step_tokens, frozenset(manifest.tokenizer.end_ids), runner.first_foreign_sequence)
     return asyncio.run(_serve_and_compare(App(config, loading, Phases()), bare, runner.limits.vocab_size))

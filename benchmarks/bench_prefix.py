@@ -28,11 +28,11 @@ def figures() -> list[Figure]:
     random = np.random.default_rng(11)
     with serving(default_engine()) as server, grpc.insecure_channel(server.address) as channel:
         stub = rpc.GenerationStub(channel)
-        _first_token(stub, random.integers(1000, 40_000, PREFIX).tolist())
+        first_token(stub, random.integers(1000, 40_000, PREFIX).tolist())
         for _ in range(ROUNDS):
             prefix = random.integers(1000, 40_000, PREFIX).tolist()
             for times in (cold, warm):
-                seconds, reused = _first_token(stub, prefix + random.integers(1000, 40_000, TAIL).tolist())
+                seconds, reused = first_token(stub, prefix + random.integers(1000, 40_000, TAIL).tolist())
                 times.append(seconds)
             cached.add(reused)
     share = 100 * statistics.median(warm) / statistics.median(cold)
@@ -42,7 +42,7 @@ def figures() -> list[Figure]:
     ]
 
 
-def _first_token(stub: rpc.GenerationStub, prompt: list[int]) -> tuple[float, int]:
+def first_token(stub: rpc.GenerationStub, prompt: list[int]) -> tuple[float, int]:
     """Seconds to the first token, and the prompt tokens that the server reports as cached."""
     request = pb.GenerateRequest(prompt=pb.Prompt(token_ids=pb.TokenIds(ids=prompt)), max_tokens=2)
     started = time.perf_counter()

@@ -23,6 +23,8 @@ MODULES = (
     "ranks",
     "overhead",
     "prefix",
+    "restart",
+    "cache_off",
     "planning",
     "scheduling",
     "rejections",

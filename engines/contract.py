@@ -96,6 +96,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Kinds of guide, where ``masks`` says that there are any."""
     top_logprobs: int | None = None
     """Likeliest tokens that can be told beside the drawn one; None = as many as one asks for."""
+    retention: bool = False
+    """Requests can say which of their blocks are worth keeping. A step runner's blocks are kept by its caller, who knows."""
 
 
 class KvGroup(msgspec.Struct, frozen=True):
@@ -123,6 +125,9 @@ class RunnerLimits(msgspec.Struct, frozen=True):
     max_context: int
     """Tokens of one sequence, prompt and output together."""
     kv_groups: tuple[KvGroup, ...]
+    block_format: str = ""
+    """What the contents of a block depend on beside the engine's fingerprint, such as the processor. What read_blocks gives means the same
+    to another process only where both are equal."""
 
 
 # --------------------------------------------------------------------------- the step

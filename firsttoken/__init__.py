@@ -16,9 +16,11 @@ if TYPE_CHECKING:
         ArgumentError,
         AsyncClient,
         AsyncStream,
+        CachedPrefix,
         CallCancelledError,
         CallError,
         Capabilities,
+        ClearedCache,
         Client,
         ClientTimeouts,
         ConflictError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         NotFoundError,
         OverloadedError,
         Priority,
+        Retention,
         RetryPolicy,
         ServerFaultError,
         ServerInfo,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
         Tls,
         UnavailableError,
         Usage,
+        Warmed,
     )
 
 __all__ = [
@@ -51,9 +55,11 @@ __all__ = [
     "ArgumentError",
     "AsyncClient",
     "AsyncStream",
+    "CachedPrefix",
     "CallCancelledError",
     "CallError",
     "Capabilities",
+    "ClearedCache",
     "Client",
     "ClientTimeouts",
     "ConflictError",
@@ -70,6 +76,7 @@ __all__ = [
     "NotFoundError",
     "OverloadedError",
     "Priority",
+    "Retention",
     "RetryPolicy",
     "ServerFaultError",
     "ServerInfo",
@@ -79,6 +86,7 @@ __all__ = [
     "Tls",
     "UnavailableError",
     "Usage",
+    "Warmed",
 ]
 
 

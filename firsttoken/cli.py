@@ -33,6 +33,7 @@ _ORDER = (
     "token",
     "generate",
     "chat",
+    "cache",
     "top",
     "swap",
     "load",

@@ -135,7 +135,7 @@ class App:
         opener = Opener(self._stage.generation, self._readiness, self._telemetry, gate.quotas)
         generation = GenerationService(opener, gate.warm_up)
         operations = OperationsService(
-            self._stage.operations, self._readiness, server_version(), self._telemetry.patience
+            self._stage.operations, self._readiness, self._telemetry.patience, opener, gate.directory.named
         )
         self._metrics.watch_server(lambda: self._readiness.ready, self._open_streams)
         inference = InferenceService(self._stage.inference, opener, self._readiness, server_version())
@@ -208,12 +208,21 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._telemetry.close(LAST_WORDS)
         await self._probes.close()
-        await self._servings.close(0.0 if self._failure else ENGINE_CLOSE)
+        await self._close_engines()
         # Last, so that the final state can still be scraped.
         if self._http is not None:
             await self._http.close()
         log.info("stopped", orderly=self._failure is None and not self._hurry.is_set(), failure=self._failure)
         return 0 if self._failure is None and not self._hurry.is_set() else 1
+
+    async def _close_engines(self) -> None:
+        """An orderly end has time to save the cache, until somebody hurries."""
+        if self._failure is not None or self._hurry.is_set():
+            await self._servings.close(0.0 if self._failure else ENGINE_CLOSE)
+            return
+        cache = self._config.cache
+        patience = ENGINE_CLOSE + (cache.save_timeout if cache.save_path else 0.0)
+        await first_of(patience, self._servings.close(patience, keep=True), self._hurry.wait())
 
     async def _drain(self) -> None:
         lifecycle = self._config.lifecycle

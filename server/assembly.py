@@ -5,7 +5,10 @@ Apart from loading.py, because importing all this takes a while, which the libra
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import structlog
+from msgspec import structs
 
 from engines.contract import Capabilities, ExecutorLimits, RequestExecutor, RunnerLimits, StepRunner
 from engines.manifest import EngineManifest
@@ -13,6 +16,8 @@ from server.config import Config
 from server.engine import Engine, EngineInfo
 from server.engine_loop import StepEngine
 from server.executor_loop import ExecutorEngine
+from server.phases import Phases
+from server.saved_cache.keeper import CacheKeeper, KeeperSettings
 from server.scheduling.admission import Admission
 from server.scheduling.batcher import Batcher
 from server.scheduling.config import BatcherConfig
@@ -39,7 +44,8 @@ def chat_template(manifest: EngineManifest, tokenizer: TextTokenizer) -> ChatTem
     return ChatTemplate(facts.chat_template, special_tokens={name: text for name, text in names.items() if text})
 
 
-def step_engine(runner: StepRunner, manifest: EngineManifest, config: Config) -> Engine:
+def step_engine(runner: StepRunner, manifest: EngineManifest, config: Config, phases: Phases) -> Engine:
+    """With what was saved of its prefix cache, where that is configured."""
     limits = runner.limits
     scheduling = BatcherConfig(**config.scheduler.model_dump())
     batcher = Batcher(limits, fingerprint=manifest.fingerprint, config=scheduling, profile=manifest.profile)
@@ -47,13 +53,31 @@ def step_engine(runner: StepRunner, manifest: EngineManifest, config: Config) ->
     info = _describe(
         manifest,
         limits,
-        runner.capabilities,
+        structs.replace(runner.capabilities, retention=True),  # its blocks are in our cache
         kind=manifest.engine,
         bytes_per_block=limits.bytes_per_block,
         max_sequences=config.scheduler.max_sequences,
         max_step_tokens=limits.max_step_tokens,
     )
-    return StepEngine(runner, batcher, _admission(config), info)
+    keeper = _keeper(runner, batcher, manifest.fingerprint, config)
+    if keeper is not None:
+        with phases.measure("cache_restore"):
+            keeper.restore()
+    return StepEngine(runner, batcher, _admission(config), info, keeper=keeper)
+
+
+def _keeper(runner: StepRunner, batcher: Batcher, fingerprint: str, config: Config) -> CacheKeeper | None:
+    wished = config.cache
+    if not wished.save_path:
+        return None
+    settings = KeeperSettings(
+        path=Path(wished.save_path),
+        max_bytes=wished.save_bytes,
+        save_timeout=wished.save_timeout,
+        interval=wished.save_interval,
+        restore_timeout=wished.restore_timeout,
+    )
+    return CacheKeeper(batcher.cache, batcher.prefixes, runner, settings, fingerprint=fingerprint)
 
 
 def executor_engine(executor: RequestExecutor, manifest: EngineManifest, config: Config) -> Engine:

@@ -90,8 +90,14 @@ class SchedulerConfig(Section):
     """Steps in a row that a prompt waits for another one that computes the same prefix."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Share of the KV blocks that stays free for running sequences when a new one is seated."""
-    eviction: Literal["reuse", "lru"] = "reuse"
-    """Which cached block goes first. reuse: the one used longest ago, but what was reused often stays longer; lru: without the but."""
+    prefix_cache: bool = True
+    """Reuse computed prefixes. false: every prompt, and each of a request's n outputs, is computed anew."""
+    eviction: Literal["reuse", "cost", "lru"] = "reuse"
+    """Which cached block goes first. reuse: the one used longest ago, but what was reused often stays longer; cost: so does what costs more
+    to compute again; lru: neither."""
+    max_retention: Annotated[Seconds, Field(le=30 * 86_400)] = 3600.0
+    """Seconds after which a request's retention priority falls back to the usual one, whatever it asked for: so long can one tenant crowd
+    others out of the cache."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     """While others stream, new prompts are held back until so many wait, or until batch_wait is over."""
     batch_wait: Annotated[Seconds, Field(le=10)] = 0.0
@@ -107,6 +113,21 @@ class AdmissionConfig(Section):
     """Prompt bytes that may wait for the tokenizer; more are refused before anything is computed."""
     retry_after: Annotated[Seconds, Field(gt=0, le=3600)] = 1.0
     """The delay, in seconds, that a refused client is told to wait where nothing better is known."""
+
+
+class CacheConfig(Section):
+    save_path: str = ""
+    """File that the prefix cache of a step runner is saved to, and restored from at start, by the same engine on the same kind of
+    processor. It holds what prompts said: protect it as you protect them. Empty: nothing leaves the memory."""
+    save_bytes: Annotated[Bytes, Field(ge=1)] = 1 << 30
+    """Largest file, in bytes; what was used last comes first."""
+    save_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 10.0
+    """Seconds that the save at shutdown may take: what there is no time for is left out."""
+    save_interval: Seconds = 600.0
+    """Seconds between two saves while the server runs, where something new was computed: a server that is killed loses no more. 0: only
+    at shutdown."""
+    restore_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 5.0
+    """Seconds that restoring may take at start: what there is no time for is left out."""
 
 
 class LimitsConfig(Section):
@@ -207,6 +228,8 @@ class Config(Section):
     """How requests share the engine."""
     admission: AdmissionConfig = AdmissionConfig()
     """When requests are refused."""
+    cache: CacheConfig = CacheConfig()
+    """What of the prefix cache outlives the process."""
     limits: LimitsConfig = LimitsConfig()
     """What a request may ask for."""
     guides: GuideConfig = GuideConfig()

@@ -12,8 +12,11 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from engines.contract import Capabilities
+from engines.contract import Capabilities, Retention
 from engines.sampling.params import SamplingParams
+from server.cache_tasks import SavedCacheStats
+from server.prefix_desk import PrefixDesk
+from server.step_record import StepRecord
 
 
 class PriorityClass(IntEnum):
@@ -84,6 +87,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     from the prefix cache."""
     traced: bool = False
     """Note each chunk of its prompt for RequestFinished.chunks."""
+    retention: tuple[Retention, ...] = ()
+    """How long the blocks of stretches of the prompt are worth keeping: in order, not overlapping, within the prompt."""
 
 
 class PromptScored(msgspec.Struct, frozen=True, tag="prompt_scored"):
@@ -223,44 +228,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     """What the cost model said beforehand that the steps would take, all together; 0 for engines that have none."""
     step_cost_error: float = 0.0
     """How far off such a prediction usually is, relative to the step."""
-
-
-class StepRow(msgspec.Struct, frozen=True):
-    """One sequence's share of a step that was run."""
-
-    sequence: int
-    new_tokens: int
-    past: int
-    """Tokens before them."""
-    blocks: int
-    want: str
-    """"sample", "score", or empty for a part of a prompt."""
-
-
-class StepRecord(msgspec.Struct, frozen=True):
-    """A step as the flight recorder keeps it."""
-
-    step: int
-    """0 for an executor's, which numbers none."""
-    age: float
-    """Seconds since it began."""
-    outcome: str
-    """"ok", "running", or "failed: " and the kind of the error."""
-    engine_seconds: float
-    sample_seconds: float
-    rows: tuple[StepRow, ...]
-    copies: int
-    opened: tuple[int, ...]
-    """Sequences that run for the first time, or again after a preemption."""
-    closed: tuple[int, ...]
-    """Sequences that ended or were set aside before it."""
-    responses: int
-    """An executor's."""
-    waiting_by_class: tuple[int, int, int]
-    """This, and what follows, as it was when the step before was planned."""
-    running: int
-    blocks_free: int
-    preemptions: int
+    saved_cache: SavedCacheStats = SavedCacheStats()
+    blocks_pinned: int = 0
 
 
 class Engine(Protocol):
@@ -288,10 +257,13 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats: ...
 
+    @property
+    def prefixes(self) -> PrefixDesk | None:
+        """Where its prefix cache is tended; None for an engine that keeps one of its own."""
+
     def recent_steps(self) -> list[StepRecord]:
         """The flight recorder's, oldest first."""
-        ...
 
-    def close(self, timeout: float) -> None:
-        """Cancel what runs, end the thread, free the engine. Idempotent."""
+    def close(self, timeout: float, *, keep: bool = False) -> None:
+        """Cancel what runs, end the thread, free the engine; ``keep``: save its prefix cache first, if so configured. Idempotent."""
         ...

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import structlog
 
 from engines.contract import EngineDeadError, EngineError, StepHandle, StepPlan, StepRunner
+from server.cache_tasks import Tend
 from server.engine import (
     Deliver,
     EngineInfo,
@@ -24,16 +25,18 @@ from server.engine import (
     Event,
     FinishReason,
     GenerationRequest,
-    StepRecord,
     TokensEvent,
 )
 from server.engine_life import EngineLife
 from server.engine_stats import Snapshot, backlog, engine_stats
 from server.flight import FlightRecorder
 from server.inbox import Cancel, Inbox, Stop, Submit
+from server.prefix_desk import PrefixDesk
 from server.pulse import Pulse
+from server.saved_cache.keeper import PAUSE, CacheKeeper
 from server.scheduling.admission import Admission
 from server.scheduling.batcher import Batcher
+from server.step_record import StepRecord
 
 log = structlog.get_logger(__name__)
 
@@ -54,20 +57,26 @@ class StepEngine:
         admission: Admission,
         info: EngineInfo,
         *,
+        keeper: CacheKeeper | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``keeper``: saves the prefix cache; None = nobody does."""
         self._runner = runner
         self._batcher = batcher
         self._admission = admission
         self._info = info
+        self._keeper = keeper
         self._clock = clock
         self._inbox = Inbox()
         self._life = EngineLife()
         self._pulse = Pulse(clock)
         self._flight = FlightRecorder(clock)
+        self.prefixes = PrefixDesk(self._inbox.put)
         self._deliver: Deliver = _refuse
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._keep_until: float | None = None
+        """When the last save must be over; None = there is none."""
         self._failures = 0
         self._taken_requests = self._taken_tokens = 0
         self._held: list[Event] = []
@@ -104,12 +113,14 @@ class StepEngine:
         self._inbox.put(Stop(request, sequence, after_token))
 
     def stats(self) -> EngineStats:
-        return engine_stats(self._snapshot, self._life, self._pulse)
+        keeper = self._keeper
+        return engine_stats(self._snapshot, self._life, self._pulse, None if keeper is None else keeper.stats)
 
     def recent_steps(self) -> list[StepRecord]:
         return self._flight.records()
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, keep: bool = False) -> None:
+        self._keep_until = self._clock() + timeout if keep else None
         self._closing = True
         self._inbox.poke()
         if self._thread is None:
@@ -132,10 +143,23 @@ class StepEngine:
             log.exception("engine_died")
         finally:
             self._deliver(self._life.end_all(reason, because, self._clock()))
+            self.prefixes.close(because)
+            if reason is FinishReason.CANCELLED:
+                self._keep()
             self._runner.close()
+
+    def _keep(self) -> None:
+        if self._keeper is None or self._keep_until is None:
+            return
+        try:
+            self._keeper.finish(self._keep_until - self._clock())
+        except EngineError as error:
+            log.warning("cache not saved", why=str(error))
 
     def _turn(self) -> None:
         self._take_commands()
+        if self._keeper is not None:
+            self._keeper.turn()
         plan = self._plan()
         handle = None if plan is None else self._start(plan)
         self._hand_over(self._held + self._batcher.collect())
@@ -158,6 +182,8 @@ class StepEngine:
                 self._batcher.cancel(command.request, command.reason)
             elif type(command) is Stop:
                 self._batcher.stop(command.request, command.sequence, command.after_token)
+            elif type(command) is Tend:
+                self.prefixes.perform(command, lambda task: self._batcher.prefixes.perform(task, self._clock()))
 
     def _plan(self) -> StepPlan | None:
         started = time.perf_counter()
@@ -215,6 +241,8 @@ class StepEngine:
         self._pulse.beat()
         expiry = self._batcher.next_expiry()
         timeout = IDLE_BEAT if expiry is None else min(IDLE_BEAT, max(0.0, expiry - self._clock()))
+        if self._keeper is not None and self._keeper.saving:
+            timeout = min(timeout, PAUSE)
         self._inbox.wait(timeout)
 
 

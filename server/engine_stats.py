@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from server.cache_tasks import SavedCacheStats
 from server.engine import EngineStats
 from server.engine_life import EngineLife
 from server.pulse import Pulse
@@ -23,7 +24,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What lies ahead of a newcomer; None where nobody can tell."""
 
 
-def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineStats:
+def engine_stats(
+    snapshot: Snapshot, life: EngineLife, pulse: Pulse, saved_cache: SavedCacheStats | None = None
+) -> EngineStats:
     """Any thread. What still lies in the inbox counts as waiting, in the most urgent class, until the loop has looked."""
     scheduling = snapshot.scheduling
     interactive, standard, batch = scheduling.waiting_by_class
@@ -57,6 +60,8 @@ def engine_stats(snapshot: Snapshot, life: EngineLife, pulse: Pulse) -> EngineSt
         busy=pulse.busy,
         predicted_seconds=scheduling.predicted_seconds,
         step_cost_error=scheduling.step_cost_error,
+        blocks_pinned=scheduling.blocks_pinned,
+        saved_cache=saved_cache or SavedCacheStats(),
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from engines.contract import EngineError, ExecutorStats, PlanError, RequestExecutor
-from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest, StepRecord
+from server.engine import Deliver, EngineInfo, EngineStats, Event, FinishReason, GenerationRequest
 from server.engine_life import EngineLife
 from server.engine_stats import Snapshot, backlog, engine_stats
 from server.flight import FlightRecorder
@@ -23,6 +23,7 @@ from server.inbox import Cancel, Inbox, Stop, Submit
 from server.pulse import Pulse
 from server.scheduling.admission import Admission
 from server.scheduling.executor_feed import ExecutorFeed
+from server.step_record import StepRecord
 
 log = structlog.get_logger(__name__)
 
@@ -97,10 +98,14 @@ class ExecutorEngine:
         # Its steps are the executor's iterations: what the pulse counts here are batches of responses.
         return msgspec.structs.replace(stats, steps=picture.scheduling.steps)
 
+    @property
+    def prefixes(self) -> None:
+        """Its cache is the executor's own."""
+
     def recent_steps(self) -> list[StepRecord]:
         return self._flight.records()
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, keep: bool = False) -> None:  # noqa: ARG002 - an executor's blocks cannot be read
         self._closing = True
         self._inbox.poke()
         deadline = time.monotonic() + timeout

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from engines.contract import Row, StepPlan, StepResult
-from server.engine import StepRecord, StepRow
 from server.scheduling.counters import SchedulingStats
+from server.step_record import StepRecord, StepRow
 
 KEPT = 256
 """Steps: some seconds of a busy server."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from server.cache_tasks import Tend
 from server.engine import FinishReason, GenerationRequest
 
 
@@ -26,7 +27,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     after_token: int
 
 
-Command: TypeAlias = Submit | Cancel | Stop
+Command: TypeAlias = Submit | Cancel | Stop | Tend
 
 
 class Inbox:

@@ -52,7 +52,7 @@ def load_model(config: Config, phases: Phases, under_way: Callable[[], object] =
         )
     if kind in (SIMULATED, SIMULATED_EXECUTOR):
         under_way()
-        return _load_simulated(profile or DEFAULT_PROFILE, config, executor=kind == SIMULATED_EXECUTOR)
+        return _load_simulated(profile or DEFAULT_PROFILE, config, phases, executor=kind == SIMULATED_EXECUTOR)
     if is_trtllm(config.engine.directory):
         under_way()
         return _load_trtllm(Path(config.engine.directory), config)
@@ -92,7 +92,7 @@ def _load_trtllm(directory: Path, config: Config) -> LoadedModel:
     return LoadedModel(executor_engine(executor, manifest, config), *_read_text_stage(directory, manifest), guides)
 
 
-def _load_simulated(profile: str, config: Config, *, executor: bool) -> LoadedModel:
+def _load_simulated(profile: str, config: Config, phases: Phases, *, executor: bool) -> LoadedModel:
     from engines import simulated
     from engines.simulated.tokenizer import tokenizer_info, tokenizer_json
     from server.assembly import executor_engine, step_engine
@@ -106,7 +106,7 @@ def _load_simulated(profile: str, config: Config, *, executor: bool) -> LoadedMo
         engine = executor_engine(twin.engine, twin.manifest, config)
         return LoadedModel(engine, *_text_stage(twin.manifest, text), guides)
     loaded = simulated.load(profile, shape, constraints=guides)
-    engine = step_engine(loaded.engine, loaded.manifest, config)
+    engine = step_engine(loaded.engine, loaded.manifest, config, phases)
     return LoadedModel(engine, *_text_stage(loaded.manifest, text), guides)
 
 
@@ -140,7 +140,7 @@ def _load_openvino(directory: Path, config: Config, phases: Phases, under_way: C
     phases.record("allocate", timings.allocate_seconds)
     from server.assembly import step_engine
 
-    return LoadedModel(step_engine(runner, manifest, config), *text_stage.result(), guides)
+    return LoadedModel(step_engine(runner, manifest, config, phases), *text_stage.result(), guides)
 
 
 def _guides(

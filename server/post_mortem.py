@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from server.engine import Engine, StepRecord
+from server.engine import Engine
+from server.step_record import StepRecord
 
 log = structlog.get_logger(__name__)
 

@@ -89,8 +89,8 @@ class Serving:
         await self.registry.idle()
         await self.close(patience)
 
-    async def close(self, patience: float) -> None:
-        """End the engine, which has ``patience`` seconds for its step. Idempotent."""
+    async def close(self, patience: float, *, keep: bool = False) -> None:
+        """End the engine, which has ``patience`` seconds for its step, and, if it is to ``keep`` its cache, for saving that. Idempotent."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -98,7 +98,9 @@ class Serving:
         self._guides.close()
         engine = self.engine
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(asyncio.wrap_future(start_daemon(lambda: engine.close(patience), "engine-closer")))
+            await asyncio.shield(
+                asyncio.wrap_future(start_daemon(lambda: engine.close(patience, keep=keep), "engine-closer"))
+            )
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
@@ -145,13 +147,14 @@ class Servings:
         self._retiring.clear()
         self.current = None
 
-    async def close(self, patience: float) -> None:
+    async def close(self, patience: float, *, keep: bool = False) -> None:
+        """``keep``: the engine that serves may save its cache before."""
         retiring = list(self._retiring.items())
         for _, task in retiring:
             task.cancel()
         await asyncio.gather(*(task for _, task in retiring), return_exceptions=True)
         for serving in self:
-            await serving.close(patience)
+            await serving.close(patience, keep=keep and serving is self.current)
 
     async def _retire(self, serving: Serving) -> None:
         await serving.retire(self._patience)

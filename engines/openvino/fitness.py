@@ -16,6 +16,13 @@ def openvino_version() -> str:
     return str(ov.get_version()).split("-", 1)[0]
 
 
+def processor() -> str:
+    """Its name and the instructions that the library uses: another one computes slightly other numbers."""
+    core = ov.Core()
+    capabilities = " ".join(sorted(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")))
+    return f"{core.get_property('CPU', 'FULL_DEVICE_NAME')} ({capabilities})"
+
+
 def misfits(directory: Path, manifest: EngineManifest) -> Iterator[str]:
     """Why the engine cannot be served here, as far as a look without reading tells."""
     yield from _files(directory, manifest)

@@ -71,6 +71,11 @@ class KvMemory:
         # The keys' rows also hold their scales when they are quantised by channel; the values' rows are tokens.
         self.block_size = values[0].block_shape[1]
         self._caches = (_Cache(keys, block_count), _Cache(values, block_count))
+        self.layout = ", ".join(
+            f"{name} {port.element_type.get_type_name()}{list(port.block_shape)}"
+            for name, port in (("keys", keys[0]), ("values", values[0]))
+        )
+        """What a block's bytes are, in words that another process can compare."""
 
     @property
     def bytes_per_block(self) -> int:

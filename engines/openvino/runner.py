@@ -22,6 +22,7 @@ from engines.contract import (
     StepResult,
 )
 from engines.manifest import EngineManifest
+from engines.openvino.fitness import openvino_version, processor
 from engines.openvino.kv_memory import KvMemory
 from engines.openvino.layout import StepLayout, lay_out
 from engines.openvino.plan_check import PlanCheck, check_blocks, check_copies, check_sequences
@@ -225,4 +226,5 @@ def _limits(manifest: EngineManifest, memory: KvMemory, max_rows: int, max_step_
         max_step_tokens=max_step_tokens,
         max_context=manifest.model.max_context,
         kv_groups=(KvGroup(tuple(range(memory.layers)), None, bytes_per_token),),
+        block_format=f"openvino {openvino_version()} on {processor()}: {memory.layout}",
     )

@@ -42,6 +42,7 @@ CAPABILITIES = Capabilities(
     held_back=1,
     guides=GUIDES,
     top_logprobs=0,
+    retention=True,
 )
 SLICE = 0.25
 """Seconds of one wait inside the library: how long closing waits for the thread that awaits."""

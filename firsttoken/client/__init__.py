@@ -8,7 +8,9 @@ from firsttoken.client.retries import RetryPolicy
 from firsttoken.client.stream import Stream
 from firsttoken.client.sync_client import Client
 from firsttoken.client.values import (
+    CachedPrefix,
     Capabilities,
+    ClearedCache,
     ClientTimeouts,
     Delta,
     Final,
@@ -17,9 +19,11 @@ from firsttoken.client.values import (
     Load,
     Message,
     Priority,
+    Retention,
     ServerInfo,
     Timings,
     Usage,
+    Warmed,
 )
 from firsttoken.errors import (
     AccessError,
@@ -42,9 +46,11 @@ __all__ = [
     "ArgumentError",
     "AsyncClient",
     "AsyncStream",
+    "CachedPrefix",
     "CallCancelledError",
     "CallError",
     "Capabilities",
+    "ClearedCache",
     "Client",
     "ClientTimeouts",
     "ConflictError",
@@ -61,6 +67,7 @@ __all__ = [
     "NotFoundError",
     "OverloadedError",
     "Priority",
+    "Retention",
     "RetryPolicy",
     "ServerFaultError",
     "ServerInfo",
@@ -70,4 +77,5 @@ __all__ = [
     "Tls",
     "UnavailableError",
     "Usage",
+    "Warmed",
 ]

@@ -17,8 +17,8 @@ from firsttoken.client.base import BaseClient
 from firsttoken.client.channels import Stubs
 from firsttoken.client.patience import ASKING
 from firsttoken.client.readiness import ReadinessPoll
-from firsttoken.client.requests import Conversation, GenerateOptions
-from firsttoken.client.values import Load, ServerInfo
+from firsttoken.client.requests import Conversation, GenerateOptions, PrefixOptions
+from firsttoken.client.values import CachedPrefix, ClearedCache, Load, ServerInfo, Warmed
 from protos.firsttoken.v1 import operations_pb2
 
 
@@ -67,6 +67,47 @@ class AsyncClient(BaseClient):
         request = operations_pb2.LoadEngineRequest(directory=directory, replace=replace)
         await self._call(self._connections.next().operations.LoadEngine, request, timeout)
         return await self.server_info(timeout=timeout)
+
+    async def warm_prefix(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[PrefixOptions],
+    ) -> Warmed:
+        """As Client.warm_prefix."""
+        request = requests.warm_request(prompt, options)
+        return replies.warmed_of(await self._call(self._connections.next().operations.WarmPrefix, request, timeout))
+
+    async def pin_prefix(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        seconds: float,
+        prefix: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[PrefixOptions],
+    ) -> CachedPrefix:
+        """As Client.pin_prefix."""
+        request = requests.pin_request(prompt, seconds, prefix, options)
+        reply = await self._call(self._connections.next().operations.PinPrefix, request, timeout)
+        return replies.prefix_of(reply.prefix)
+
+    async def unpin_prefix(self, prefix: str, *, timeout: float | None = None) -> bool:
+        """As Client.unpin_prefix."""
+        request = operations_pb2.UnpinPrefixRequest(prefix=prefix)
+        return bool((await self._call(self._connections.next().operations.UnpinPrefix, request, timeout)).unpinned)
+
+    async def list_prefixes(self, most: int = 20, *, timeout: float | None = None) -> list[CachedPrefix]:
+        """As Client.list_prefixes."""
+        request = operations_pb2.ListPrefixesRequest(most=most)
+        reply = await self._call(self._connections.next().operations.ListPrefixes, request, timeout)
+        return [replies.prefix_of(prefix) for prefix in reply.prefixes]
+
+    async def clear_cache(self, *, pinned: bool = False, timeout: float | None = None) -> ClearedCache:
+        """As Client.clear_cache."""
+        request = operations_pb2.ClearCacheRequest(pinned=pinned)
+        return replies.cleared_of(await self._call(self._connections.next().operations.ClearCache, request, timeout))
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
         """As Client.wait_ready."""

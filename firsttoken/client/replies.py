@@ -6,7 +6,9 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from firsttoken.client.values import (
+    CachedPrefix,
     Capabilities,
+    ClearedCache,
     ClientTimeouts,
     Delta,
     Final,
@@ -17,6 +19,7 @@ from firsttoken.client.values import (
     ServerInfo,
     Timings,
     Usage,
+    Warmed,
 )
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1 import operations_pb2
@@ -62,6 +65,27 @@ def load_of(message: operations_pb2.GetLoadResponse) -> Load:
         message.open_streams,
         message.busy,
     )
+
+
+def prefix_of(message: operations_pb2.CachedPrefix) -> CachedPrefix:
+    left = message.pinned_for
+    return CachedPrefix(
+        message.name,
+        message.tokens,
+        message.blocks,
+        message.bytes,
+        message.reuses,
+        message.in_use,
+        left.seconds + left.nanos / 1e9 if message.HasField("pinned_for") else None,
+    )
+
+
+def warmed_of(message: operations_pb2.WarmPrefixResponse) -> Warmed:
+    return _same(Warmed, message)
+
+
+def cleared_of(message: operations_pb2.ClearCacheResponse) -> ClearedCache:
+    return _same(ClearedCache, message)
 
 
 def _same(kind: type[_T], message: Any) -> _T:  # noqa: ANN401 - any message whose fields have the same names

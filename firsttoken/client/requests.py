@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
 
-from firsttoken.client.values import Message, Priority
+from firsttoken.client.values import Message, Priority, Retention
 from firsttoken.errors import ArgumentError
 from protos.firsttoken.v1 import generation_pb2 as pb
+from protos.firsttoken.v1 import operations_pb2
 
 Conversation: TypeAlias = "Sequence[Message | Mapping[str, str]]"
 """Turns, oldest first; a mapping has the keys ``role`` and ``content``."""
@@ -72,6 +73,8 @@ class GenerateOptions(TypedDict, total=False):
     """A Priority or its value, e.g. ``"batch"``."""
     cache_salt: str
     """Prefixes are shared only between requests of equal salt."""
+    retention: Sequence[Retention]
+    """Which stretches of the prompt are worth keeping in the prefix cache: in order, not overlapping."""
     ttft_deadline: float
     """Seconds within which the first token must be out, or the call ends with DeadlineError."""
     timeout: float
@@ -100,9 +103,20 @@ def generate_request(prompt: str | Sequence[int] | None, options: GenerateOption
         _set(request, name, options.get(name))
     if "priority" in options:
         request.priority = _priority(options["priority"])
+    for stretch in options.get("retention", ()):
+        request.retention.append(_retention(stretch))
     if "ttft_deadline" in options:
         request.ttft_deadline.CopyFrom(_duration("ttft_deadline", options["ttft_deadline"]))
     return request
+
+
+def _retention(stretch: Retention) -> pb.Retention:
+    message = pb.Retention()
+    for name in ("first", "end", "priority"):
+        _set(message, name, getattr(stretch, name), name=f"retention: {name}")
+    if stretch.seconds is not None:
+        message.duration.CopyFrom(_duration("retention: seconds", stretch.seconds))
+    return message
 
 
 _SAMPLING = (
@@ -155,6 +169,40 @@ def prompt_of(prompt: str | Sequence[int] | None, messages: Conversation | None)
 
 def tokenize_request(prompt: str | None, messages: Conversation | None) -> pb.TokenizeRequest:
     return pb.TokenizeRequest(prompt=prompt_of(prompt, messages))
+
+
+class PrefixOptions(TypedDict, total=False):
+    """Whose prefix it is: requests find it only under the same salt and tenant."""
+
+    messages: Conversation
+    """A conversation instead of a prompt."""
+    cache_salt: str
+    tenant: str
+    """The tenant whose requests are to find it, by its name in the server's access file; left out: the caller."""
+
+
+def warm_request(prompt: str | Sequence[int] | None, options: PrefixOptions) -> operations_pb2.WarmPrefixRequest:
+    """Raises ArgumentError, naming the argument."""
+    request = operations_pb2.WarmPrefixRequest(prompt=prompt_of(prompt, options.get("messages")))
+    for name in ("cache_salt", "tenant"):
+        _set(request, name, options.get(name))
+    return request
+
+
+def pin_request(
+    prompt: str | Sequence[int] | None, seconds: float, prefix: str | None, options: PrefixOptions
+) -> operations_pb2.PinPrefixRequest:
+    """Raises ArgumentError, naming the argument."""
+    if prefix is not None and (prompt is not None or options):
+        raise ArgumentError("prefix: its name says all; give neither a prompt nor options with it")
+    request = operations_pb2.PinPrefixRequest(time_to_live=_duration("seconds", seconds))
+    if prefix is not None:
+        _set(request, "prefix", prefix)
+        return request
+    request.prompt.CopyFrom(prompt_of(prompt, options.get("messages")))
+    for name in ("cache_salt", "tenant"):
+        _set(request, name, options.get(name))
+    return request
 
 
 def detokenize_request(ids: Sequence[int], show_special_tokens: bool) -> pb.DetokenizeRequest:

@@ -14,9 +14,9 @@ from firsttoken.client.base import BaseClient
 from firsttoken.client.channels import Stubs
 from firsttoken.client.patience import ASKING
 from firsttoken.client.readiness import ReadinessPoll
-from firsttoken.client.requests import Conversation, GenerateOptions
+from firsttoken.client.requests import Conversation, GenerateOptions, PrefixOptions
 from firsttoken.client.stream import Stream
-from firsttoken.client.values import Load, ServerInfo
+from firsttoken.client.values import CachedPrefix, ClearedCache, Load, ServerInfo, Warmed
 from protos.firsttoken.v1 import operations_pb2
 
 
@@ -66,6 +66,49 @@ class Client(BaseClient):
         request = operations_pb2.LoadEngineRequest(directory=directory, replace=replace)
         self._call(self._connections.next().operations.LoadEngine, request, timeout)
         return self.server_info(timeout=timeout)
+
+    def warm_prefix(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[PrefixOptions],
+    ) -> Warmed:
+        """Compute a prompt ahead of its use, so that the prefix cache has it; for operators. Raises ArgumentError and CallErrors."""
+        request = requests.warm_request(prompt, options)
+        return replies.warmed_of(self._call(self._connections.next().operations.WarmPrefix, request, timeout))
+
+    def pin_prefix(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        seconds: float,
+        prefix: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[PrefixOptions],
+    ) -> CachedPrefix:
+        """Keep the full blocks of a prompt, or what is cached under the name ``prefix``, for so many seconds; for operators. Raises
+        ArgumentError, OverloadedError where pins would leave too few blocks, ConflictError where nothing is cached under the name, and
+        CallErrors."""
+        request = requests.pin_request(prompt, seconds, prefix, options)
+        reply = self._call(self._connections.next().operations.PinPrefix, request, timeout)
+        return replies.prefix_of(reply.prefix)
+
+    def unpin_prefix(self, prefix: str, *, timeout: float | None = None) -> bool:
+        """End a pin before its time; False where there was none. For operators. Raises CallErrors."""
+        request = operations_pb2.UnpinPrefixRequest(prefix=prefix)
+        return bool((self._call(self._connections.next().operations.UnpinPrefix, request, timeout)).unpinned)
+
+    def list_prefixes(self, most: int = 20, *, timeout: float | None = None) -> list[CachedPrefix]:
+        """The prefixes that were reused most, at most so many; for operators. Raises CallErrors."""
+        request = operations_pb2.ListPrefixesRequest(most=most)
+        reply = self._call(self._connections.next().operations.ListPrefixes, request, timeout)
+        return [replies.prefix_of(prefix) for prefix in reply.prefixes]
+
+    def clear_cache(self, *, pinned: bool = False, timeout: float | None = None) -> ClearedCache:
+        """Forget what is cached, and what is ``pinned`` if that is said; for operators. Raises CallErrors."""
+        request = operations_pb2.ClearCacheRequest(pinned=pinned)
+        return replies.cleared_of(self._call(self._connections.next().operations.ClearCache, request, timeout))
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the server is ready to generate. Raises UnavailableError after ``timeout`` seconds, saying why not."""

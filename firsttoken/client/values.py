@@ -38,6 +38,20 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a stretch of the prompt is worth keeping in the prefix cache once no request uses it."""
+
+    priority: int
+    """0 to 100; the lowest is given up first, 35 is usual."""
+    first: int = 0
+    """Place of the stretch's first token in the prompt."""
+    end: int | None = None
+    """Place after its last token; None = the whole rest of the prompt."""
+    seconds: float | None = None
+    """After so long the priority is the usual one again; None = as late as the server permits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """New output."""
 
@@ -124,6 +138,7 @@ class Capabilities:
     masks: bool
     adapters: bool
     salts: bool
+    retention: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,44 @@ class ServerInfo:
     capabilities: Capabilities
     client_timeouts: ClientTimeouts | None
     """None: the server is older than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """A beginning that prompts share, as the prefix cache has it. Nothing in it tells its tokens."""
+
+    name: str
+    """64 hexadecimal digits: a hash over its tokens, the engine and the salt."""
+    tokens: int
+    """From the prompt's first on."""
+    blocks: int
+    """KV blocks; longer prefixes that begin with it share them."""
+    bytes: int
+    """Of keys and values."""
+    reuses: int
+    """How often its last block was reused."""
+    in_use: bool
+    """Held by a running request, or by a pin."""
+    pinned_for: float | None
+    """Seconds that its pin still lasts; None = it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What computing a prompt ahead took."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Of these, cached before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearedCache:
+    """What clearing the prefix cache did, in KV blocks."""
+
+    forgotten_blocks: int
+    kept_blocks: int
+    """In use, or pinned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,10 @@ class Directory:
         self._failed("missing")
         raise UnauthenticatedError(MISSING)
 
+    def named(self, name: str) -> Tenant | None:
+        """The tenant of this name, for who acts in its place; None where there is none."""
+        return None if self._registered is None else self._registered.tenants.get(name)
+
     def _by_token(self, authorization: str) -> Tenant:
         scheme, _, token = authorization.partition(" ")
         digest = hash_token(token)

@@ -66,6 +66,8 @@ class Registered(msgspec.Struct, frozen=True):
     """By SHA-256, hexadecimal."""
     certificates: dict[str, Tenant]
     anonymous: Tenant | None
+    tenants: dict[str, Tenant] = {}
+    """By name."""
 
 
 def read_access_file(path: Path) -> Registered:
@@ -89,7 +91,7 @@ def register(file: AccessFile) -> Registered:
             if identity in certificates or not identity:
                 raise AccessFileError(f"tenants.{name}.certificates: {identity!r} is empty or stands there twice")
             certificates[identity] = tenants[name]
-    return Registered(tokens, certificates, _anonymous(file.anonymous, tenants))
+    return Registered(tokens, certificates, _anonymous(file.anonymous, tenants), tenants)
 
 
 def _tenant(name: str, entry: TenantEntry) -> Tenant:

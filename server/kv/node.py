@@ -7,6 +7,8 @@ from bisect import bisect_left, insort
 ID_BYTES = 4
 """Bytes of a token id in a key."""
 NO_BLOCK = -1
+USUAL_PRIORITY = 35
+"""Of blocks about which nobody says anything, 0 .. 100."""
 
 
 class Node:
@@ -16,7 +18,19 @@ class Node:
     with a given run of tokens is a neighbour of where that run would stand: two comparisons after a binary search, however many there are.
     """
 
-    __slots__ = ("_keys", "block", "children", "depth", "digest", "last_use", "parent", "reuses", "tokens")
+    __slots__ = (
+        "_keys",
+        "block",
+        "children",
+        "depth",
+        "digest",
+        "kept_until",
+        "last_use",
+        "parent",
+        "priority",
+        "reuses",
+        "tokens",
+    )
 
     def __init__(self, digest: bytes, tokens: bytes, block: int, parent: Node | None) -> None:
         self.digest = digest
@@ -27,6 +41,10 @@ class Node:
         self.last_use = 0
         self.reuses = 0
         """How often a sequence took it over instead of computing it."""
+        self.priority = USUAL_PRIORITY
+        """The lowest is evicted first."""
+        self.kept_until: float | None = None
+        """When the priority falls back to the usual one; None where it is that."""
         self.children: dict[bytes, Node] = {}
         self._keys: list[bytes] = []
 

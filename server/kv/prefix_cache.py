@@ -9,23 +9,46 @@ Laws kept here:
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
-from engines.contract import BlockTable
+from engines.contract import BlockTable, Retention
 from server.kv.block_pool import BlockPool, IntegrityError
 from server.kv.eviction import EvictionPolicy
-from server.kv.node import NO_BLOCK, Node
+from server.kv.node import NO_BLOCK, USUAL_PRIORITY, Node
+from server.kv.retention import Retained
 
 
 class PrefixCache:
     """Hands out blocks, shares published ones, evicts. The only user of the pool. Engine thread only."""
 
-    __slots__ = ("_by_block", "_cached", "_nodes", "_policy", "_roots", "_tick", "block_size", "evictions", "pool")
+    __slots__ = (
+        "_by_block",
+        "_cached",
+        "_nodes",
+        "_policy",
+        "_retained",
+        "_roots",
+        "_tick",
+        "block_size",
+        "evictions",
+        "now",
+        "pool",
+        "publications",
+    )
 
-    def __init__(self, pool: BlockPool, block_size: int, policy: EvictionPolicy) -> None:
+    def __init__(
+        self, pool: BlockPool, block_size: int, policy: EvictionPolicy, *, longest_retention: float = 3600.0
+    ) -> None:
+        """``longest_retention``: seconds that a request's wish about its blocks lasts at most."""
         self.pool = pool
         self.block_size = block_size
         self.evictions = 0
         """Blocks evicted since the start."""
+        self.publications = 0
+        """Blocks that ever entered the tree."""
+        self.now = 0.0
+        """Seconds; set by whoever has a clock, before blocks are allocated. Only wishes about retention look at it."""
+        self._retained = Retained(longest_retention)
         self._policy = policy
         self._nodes: dict[bytes, Node] = {}
         self._roots: dict[bytes, Node] = {}
@@ -37,6 +60,11 @@ class PrefixCache:
     def cached(self) -> int:
         """Published blocks that nobody holds."""
         return self._cached
+
+    @property
+    def published(self) -> int:
+        """Published blocks, held or not."""
+        return len(self._nodes)
 
     @property
     def available(self) -> int:
@@ -110,18 +138,77 @@ class PrefixCache:
         above.attach(node)
         self._nodes[digest] = node
         self._by_block[block] = node
+        self.publications += 1
         return node
 
+    def keep(self, node: Node, wish: Retention) -> None:
+        """Have a held block go sooner or later than others once nobody holds it. The latest wish about a block counts."""
+        self._retained.keep(node, wish, self.now)
+
+    def nodes(self) -> Iterable[Node]:
+        """All published blocks, in the order in which they were published."""
+        return self._nodes.values()
+
+    def hottest(self) -> list[Node]:
+        """All published blocks: those in use, then those used last. A block always comes after its parent. O(blocks log blocks)."""
+        refs = self.pool.refs
+        return sorted(self._nodes.values(), key=lambda node: (not refs[node.block], -node.last_use, node.depth))
+
+    def restore(self, parent: bytes, digest: bytes, tokens: bytes, *, last_use: int, reuses: int) -> int:
+        """Put back a published block that nobody holds; the caller fills it. ``parent`` is known, or a root. Evicts nothing: NO_BLOCK where
+        no block is free, or where the block is known already."""
+        if not self.pool.free or digest in self._nodes:
+            return NO_BLOCK
+        block = self.pool.take()
+        above = self._nodes.get(parent)
+        if above is not None and not above.children and not self.is_held(above):
+            self._policy.discard(above)
+        node = self.publish(parent, digest, tokens, block)
+        node.last_use, node.reuses = last_use, reuses
+        self._tick = max(self._tick, last_use)
+        self.pool.drop(block)
+        self._cached += 1
+        self._policy.add(node)
+        return block
+
+    def forget(self) -> int:
+        """Give up every cached block; those in use stay. Returns how many it were."""
+        forgotten = 0
+        while leaves := self._policy.members():
+            for node in leaves:
+                self._policy.discard(node)
+                self._drop(node)
+            forgotten += len(leaves)
+        return forgotten
+
     def _evict(self) -> None:
+        self._lapse()
         node = self._policy.pop()
-        if node is None or node.parent is None:
+        if node is None:
             raise IntegrityError(f"{self._cached} cached blocks, but the eviction policy names none")
+        self.evictions += 1
+        self._drop(node)
+
+    def _lapse(self) -> None:
+        """Set back the priorities whose time is over."""
+        for node in self._retained.lapsed(self.now):
+            member = not node.children and not self.is_held(node) and self._by_block[node.block] is node
+            if member:
+                self._policy.discard(node)
+            node.priority, node.kept_until = USUAL_PRIORITY, None
+            if member:
+                self._policy.add(node)
+        self._retained.compact(len(self._nodes))
+
+    def _drop(self, node: Node) -> None:
+        """Forget a leaf that nobody holds and that the policy has let go."""
         parent = node.parent
+        if parent is None:
+            raise IntegrityError("a root was to be given up")
         parent.detach(node)
         del self._nodes[node.digest]
         self._by_block[node.block] = None
         self._cached -= 1
-        self.evictions += 1
         self.pool.reclaim(node.block)
         if parent.children:
             return
@@ -143,6 +230,8 @@ class PrefixCache:
                 reached += 1
                 if self._nodes.get(child.digest) is not child or self._by_block[child.block] is not child:
                     raise IntegrityError(f"block {child.block} is in the tree but not in its indexes")
+                if child.kept_until is not None and not self._retained.is_watched(child):
+                    raise IntegrityError(f"the priority of block {child.block} would never fall back")
                 if node.parent is not None and refs[child.block] and not refs[node.block]:
                     raise IntegrityError(f"block {child.block} is held but its parent {node.block} is not")
             stack.extend(node.children.values())

@@ -11,22 +11,28 @@ blocks exist once and a sequence alone never holds more blocks than its length n
 
 from __future__ import annotations
 
+import sys
 from array import array
 
-from engines.contract import BlockTable, TokenArray
+from engines.contract import BlockTable, Retention, TokenArray
 from server.kv.block_pool import IntegrityError
 from server.kv.hashing import block_digest
 from server.kv.node import NO_BLOCK, Node
 from server.kv.prefix_cache import PrefixCache
+from server.kv.retention import wish_for
 
 
 class SequenceBlocks:
     """Grows, publishes and releases the blocks of one sequence. One KV group. Engine thread only."""
 
-    __slots__ = ("_cache", "_digests", "_root", "_tokens", "published", "table", "tables")
+    __slots__ = ("_cache", "_digests", "_retention", "_root", "_tokens", "published", "table", "tables")
 
-    def __init__(self, cache: PrefixCache, root: bytes, tokens: TokenArray) -> None:
-        """``root`` is the identity's digest; ``tokens`` the sequence's own array, which its owner only appends to."""
+    def __init__(
+        self, cache: PrefixCache, root: bytes, tokens: TokenArray, retention: tuple[Retention, ...] = ()
+    ) -> None:
+        """``root`` is the identity's digest; ``tokens`` the sequence's own array, which its owner only appends to; ``retention`` what the
+        request wishes about stretches of it."""
+        self._retention = retention
         self._cache = cache
         self._root = root
         self._tokens = tokens
@@ -36,6 +42,11 @@ class SequenceBlocks:
         self.table: BlockTable = array("i")
         self.tables = (self.table,)
         """One table a KV group, as a plan's row wants it; the same object for the whole life of the seat."""
+
+    @property
+    def full_at(self) -> int:
+        """Tokens at which the next block can be published."""
+        return (self.published + 1) * self._cache.block_size
 
     def digest(self, index: int) -> bytes:
         """The name of full block ``index``; all its tokens must be known. Names are computed once, when first asked for."""
@@ -71,6 +82,8 @@ class SequenceBlocks:
             raise IntegrityError(f"adopting after private blocks: {self.published} published of {len(self.table)}")
         for node in nodes:
             node.reuses += 1
+            if self._retention:
+                self._keep(node, len(self.table))
             self.table.append(self._cache.hold(node))
         self.published += len(nodes)
 
@@ -93,6 +106,8 @@ class SequenceBlocks:
             digest = self.digest(index)
             parent = self._digests[index - 1] if index else self._root
             node = cache.publish(parent, digest, self._ids(index), self.table[index])
+            if self._retention:
+                self._keep(node, index)
             own = self.table[index]
             if node.block != own:
                 self.table[index] = cache.hold(node)
@@ -108,6 +123,34 @@ class SequenceBlocks:
         self.tables = (self.table,)
         self.published = 0
 
+    def _keep(self, node: Node, index: int) -> None:
+        """Tell the cache what the request wishes about its block ``index``, if anything."""
+        wish = wish_for(self._retention, index * self._cache.block_size)
+        if wish is not None:
+            self._cache.keep(node, wish)
+
     def _ids(self, index: int) -> bytes:
         size = self._cache.block_size
         return self._tokens[index * size : (index + 1) * size].tobytes()
+
+
+class UnsharedBlocks(SequenceBlocks):
+    """The blocks of a sequence where nothing is to be shared: it finds nothing, publishes nothing, and names nothing."""
+
+    __slots__ = ()
+
+    @property
+    def full_at(self) -> int:
+        return sys.maxsize
+
+    def name(self, tokens: int) -> None:
+        pass
+
+    def match(self, limit: int) -> list[Node]:  # noqa: ARG002 - it finds nothing, however far it may look
+        return []
+
+    def match_partly(self, limit: int) -> tuple[Node | None, int]:  # noqa: ARG002 - as above
+        return None, 0
+
+    def publish(self, computed: int) -> None:
+        pass

@@ -7,14 +7,18 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from protos.firsttoken.v1 import operations_pb2 as pb
-from protos.firsttoken.v1.operations_pb2_grpc import OperationsServicer
-from server.engine import Engine, EngineInfo, StepRecord
+from server.access.tenant import Tenant
+from server.engine import Engine, EngineInfo
 from server.errors import InvalidRequestError, NotOfferedError
 from server.readiness import Readiness, Slot
 from server.rpc.context import CallContext
 from server.rpc.limits import RequestLimits
+from server.rpc.opening import Opener
+from server.rpc.prefixes import PrefixOperations
+from server.step_record import StepRecord
 from server.telemetry.metrics import kv_share
 from server.telemetry.patience import Patience
+from server.version import server_version
 
 
 class OperationsParts(msgspec.Struct, frozen=True):
@@ -29,14 +33,22 @@ class OperationsParts(msgspec.Struct, frozen=True):
     """Serve another directory; True: close what serves first. None where this server cannot."""
 
 
-class OperationsService(OperationsServicer):
+class OperationsService(PrefixOperations):
     """Event loop only."""
 
-    def __init__(self, parts: Slot[OperationsParts], readiness: Readiness, version: str, patience: Patience) -> None:
+    def __init__(
+        self,
+        parts: Slot[OperationsParts],
+        readiness: Readiness,
+        patience: Patience,
+        opener: Opener,
+        tenant_named: Callable[[str], Tenant | None],
+    ) -> None:
+        """``tenant_named``: a tenant of the access file; None where it has none of this name."""
+        super().__init__(lambda: parts.get().engine, opener, tenant_named)
         self._parts = parts
         self._patience = patience
         self._readiness = readiness
-        self._version = version
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: CallContext) -> pb.GetServerInfoResponse:
         parts = self._parts.get()
@@ -45,7 +57,7 @@ class OperationsService(OperationsServicer):
         names = pb.EngineCapabilities.DESCRIPTOR.fields_by_name
         interactive, standard, batch = self._patience.timeouts()
         return pb.GetServerInfoResponse(
-            version=self._version,
+            version=server_version(),
             engine=info.kind,
             model=info.model,
             fingerprint=info.fingerprint,

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from engines.contract import Retention
 from engines.sampling.params import Guide, SamplingParams
 from protos.firsttoken.v1 import generation_pb2 as pb
 from server.engine import EngineInfo, GenerationRequest, PriorityClass
 from server.errors import InvalidRequestError, UnknownModelError
 from server.rpc.limits import RequestLimits
 from server.rpc.prompts import PromptSource, check_prompt
+from server.rpc.retention_fields import check_retention, check_retention_length
 from server.rpc.sampling_fields import check_guide, check_logprobs, check_sampling
 from server.rpc.stop_fields import check_min_tokens, check_stop_ids, check_stop_strings
 from server.text.stops import StopStrings
@@ -54,6 +56,7 @@ class Checked(msgspec.Struct, frozen=True):
     truncate_prompt: int | None
     echo: bool
     adapter: int
+    retention: tuple[Retention, ...] = ()
     tenant: str = ""
 
     def build(
@@ -80,6 +83,7 @@ class Checked(msgspec.Struct, frozen=True):
                 "stop.min_tokens", f"must be at most max_tokens, {max_tokens}, it is {self.min_tokens}"
             )
         _fit_outputs(self.n, len(ids) + max_tokens, info)
+        check_retention_length(self.retention, len(ids))
         return GenerationRequest(
             id=request_id,
             prompt=tuple(ids),
@@ -97,6 +101,7 @@ class Checked(msgspec.Struct, frozen=True):
             prompt_logprobs=self.prompt_logprobs,
             adapter=self.adapter,
             traced=traced,
+            retention=self.retention,
         )
 
     def _final_sampling(self, bad_tokens: Runs) -> SamplingParams:
@@ -133,6 +138,7 @@ def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) 
         truncate_prompt=_truncate_prompt(request, limits),
         echo=request.echo,
         adapter=_adapter(request, info),
+        retention=check_retention(request.retention, offered=info.capabilities.retention),
     )
 
 

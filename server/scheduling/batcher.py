@@ -16,10 +16,9 @@ from __future__ import annotations
 from engines.contract import RunnerLimits, StepPlan, StepResult
 from engines.manifest import StepProfile
 from server.engine import Event, FinishReason, GenerationRequest
-from server.kv.block_pool import BlockPool, IntegrityError
+from server.kv.block_pool import IntegrityError
 from server.kv.hashing import identity_digest
-from server.kv.prefix_cache import PrefixCache
-from server.kv.sequence_blocks import SequenceBlocks
+from server.kv.sequence_blocks import SequenceBlocks, UnsharedBlocks
 from server.scheduling.accounting import account
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
@@ -28,13 +27,15 @@ from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
 from server.scheduling.door import BatchingWindow
 from server.scheduling.forecast import Forecast
+from server.scheduling.holds import check_holds
 from server.scheduling.ledger import Ledger
-from server.scheduling.making import make_budget, make_eviction, make_reception, make_room
+from server.scheduling.making import make_budget, make_cache, make_reception, make_room
 from server.scheduling.outcomes import Outcomes, check_outputs
 from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
 from server.scheduling.preemption import PreemptionGuard
 from server.scheduling.prefills import Prefills
+from server.scheduling.prefixes import Prefixes
 from server.scheduling.reception import charge
 from server.scheduling.reuse import Reuse
 from server.scheduling.seating import Seating
@@ -64,9 +65,7 @@ class Batcher:
         self._limits = limits
         self._fingerprint = fingerprint
         policies = policies or Policies()
-        self._cache = PrefixCache(
-            BlockPool(limits.block_count), limits.block_size, (policies.eviction or make_eviction(config))()
-        )
+        self.cache = make_cache(config, limits, policies, profile)
         self.cost = StepCost(profile)
         self._ledger: Ledger[Sequence] = Ledger()
         counters = self._ledger.counters
@@ -76,11 +75,11 @@ class Batcher:
         self.standing = self._room.standing
         self.forecast = Forecast(config, self.cost, self._reception, self._room.before)
         fair_seats = config.max_sequences if config.fair_tenants else 0
-        self._seats = Seats(self._cache, self._room, counters, fair_seats=fair_seats)
+        self._seats = Seats(self.cache, self._room, counters, fair_seats=fair_seats)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
         self._seating = Seating(
             config,
-            cache=self._cache,
+            cache=self.cache,
             room=self._room,
             seats=self._seats,
             counters=counters,
@@ -93,12 +92,11 @@ class Batcher:
             block_size=limits.block_size,
             seats=self._seats,
             seating=self._seating,
-            reuse=Reuse(self._cache, config, counters),
+            reuse=Reuse(self.cache, config, counters),
             budget=policies.budget or make_budget(config, self.cost),
         )
-        self._outcomes = Outcomes(
-            limits.block_size, ledger=self._ledger, room=self._room, seats=self._seats, reception=self._reception
-        )
+        self._outcomes = Outcomes(ledger=self._ledger, room=self._room, seats=self._seats, reception=self._reception)
+        self.prefixes = Prefixes(self.cache, limits, fingerprint=fingerprint, promised=self._seating.promised)
         self._flight: Composition | None = None
         self._last_step = 0
         self._last_sequence = 0
@@ -113,7 +111,8 @@ class Batcher:
         """
         root = identity_digest(self._fingerprint, self._limits.block_size, salt=request.cache_salt)
         forks = [token_array(request.prompt) for _ in range(request.n)]
-        tables = [SequenceBlocks(self._cache, root, tokens) for tokens in forks]
+        blocks = SequenceBlocks if self._config.prefix_cache else UnsharedBlocks
+        tables = [blocks(self.cache, root, tokens, request.retention) for tokens in forks]
         expected = self._reception.expect(request, self._uncached(request, tables[0]))
         record = self._ledger.open(request, expected.rank)
         for index, (tokens, kv) in enumerate(zip(forks, tables, strict=True)):
@@ -139,11 +138,11 @@ class Batcher:
     def uncached(self, request: GenerationRequest) -> int:
         """Prompt tokens that the request would have to compute now. Any thread: it only looks names up. O(prompt)."""
         root = identity_digest(self._fingerprint, self._limits.block_size, salt=request.cache_salt)
-        return self._uncached(request, SequenceBlocks(self._cache, root, token_array(request.prompt)))
+        return self._uncached(request, SequenceBlocks(self.cache, root, token_array(request.prompt)))
 
     def _uncached(self, request: GenerationRequest, kv: SequenceBlocks) -> int:
         length = len(request.prompt)
-        if request.prompt_logprobs is not None:
+        if request.prompt_logprobs is not None or not self._config.prefix_cache:
             return length
         return length - len(kv.match(length - 1)) * self._limits.block_size
 
@@ -185,7 +184,9 @@ class Batcher:
         """
         if self._flight is not None:
             raise IntegrityError(f"a step was planned while step {self._flight.step} is in flight")
+        self.cache.now = now
         self._ledger.expire(now)
+        self.prefixes.expire(now)
         self._outcomes.end_marked(now)
         self._seating.yield_seats(now)
         step = Composition(self._last_step + 1)
@@ -199,7 +200,7 @@ class Batcher:
         self._last_step = step.step
         self._flight = step
         account(step, self._room, self._seats)
-        self._cache.pool.open_step(step.step)
+        self.cache.pool.open_step(step.step)
         self._decodes.follow(step.sampled)
         step.closed, self._outcomes.closed = self._outcomes.closed, []
         return step.plan()
@@ -214,7 +215,7 @@ class Batcher:
         seconds = result.engine_seconds + result.sample_seconds
         self.cost.observe(flight.new, flight.decodes, flight.context, flight.attention, seconds)
         self._outcomes.succeed(flight, result, now)
-        self._cache.pool.complete_step(flight.step)
+        self.cache.pool.complete_step(flight.step)
 
     def fail(self, step: int, now: float, *, started: bool = True) -> None:
         """The step failed: all that it named ends ENGINE_FAILED; nothing that it was to write is published.
@@ -227,7 +228,7 @@ class Batcher:
             for sequence in flight.chunked:
                 sequence.opened = sequence.opened and sequence.id not in {spec.sequence for spec in flight.opened}
         self._outcomes.fail(flight, now)
-        self._cache.pool.complete_step(flight.step)
+        self.cache.pool.complete_step(flight.step)
 
     def abort(self, reason: FinishReason, now: float) -> None:
         """End every live request: the engine is gone, or closing. A step in flight is not waited for."""
@@ -238,7 +239,7 @@ class Batcher:
             self._land(flight.step)
         self._outcomes.end_marked(now)
         if flight is not None:
-            self._cache.pool.complete_step(flight.step)
+            self.cache.pool.complete_step(flight.step)
 
     def _land(self, step: int) -> Composition:
         flight = self._flight
@@ -246,7 +247,7 @@ class Batcher:
             raise IntegrityError(f"step {step} ended, in flight is {None if flight is None else flight.step}")
         self._flight = None
         for source in flight.held:
-            self._cache.release([source])
+            self.cache.release([source])
         return flight
 
     # ------------------------------------------------------------------ what is
@@ -264,11 +265,13 @@ class Batcher:
     @property
     def evictions(self) -> int:
         """Cached blocks given up for others."""
-        return self._cache.evictions
+        return self.cache.evictions
 
     def stats(self) -> SchedulingStats:
         """A snapshot, in time proportional to the prompts in progress."""
-        return batcher_stats(self._room, self._seats, self._cache, self._ledger.counters, self.cost)
+        return batcher_stats(
+            self._room, self._seats, self.cache, self._ledger.counters, self.cost, pinned=self.prefixes.pinned
+        )
 
     def outlook(self) -> Outlook:
         """What lies ahead of whoever comes now, in time proportional to the prompts in progress."""
@@ -278,23 +281,11 @@ class Batcher:
         """Every law that can be checked from the inside; raises IntegrityError. O(blocks + requests)."""
         self._room.check_integrity()
         self._ledger.check_integrity()
-        self._cache.check_integrity()
+        self.cache.check_integrity()
         self._seats.check_integrity()
-        self._check_holds()
+        self.prefixes.check_integrity()
+        check_holds(self.cache, self._seats, self._flight, self.prefixes)
         for record in self._ledger.records.values():
             for sequence in record.sequences:
                 if sequence.queued + sequence.seated + sequence.held != (sequence.finish is None):
                     raise IntegrityError(f"sequence {sequence.id} neither waits nor runs nor is held, or more than one")
-
-    def _check_holds(self) -> None:
-        """Every reference in the pool is a seated sequence's or a planned copy's, and no other exists."""
-        held = [0] * self._limits.block_count
-        for sequence in self._seats.running.values():
-            for block in sequence.kv.table:
-                held[block] += 1
-        for block in self._flight.held if self._flight is not None else ():
-            held[block] += 1
-        refs = self._cache.pool.refs
-        wrong = [(block, refs[block], count) for block, count in enumerate(held) if refs[block] != count]
-        if wrong:
-            raise IntegrityError(f"(block, references, holders): {wrong[:8]}")

@@ -8,7 +8,7 @@ from engines.contract import RunnerLimits
 
 ORDERS = ("aged", "arrival")
 BUDGETS = ("adaptive", "fixed")
-EVICTIONS = ("reuse", "lru")
+EVICTIONS = ("reuse", "cost", "lru")
 _NOT_NEGATIVE = (
     "long_prompt_tokens",
     "max_prefix_waits",
@@ -18,6 +18,7 @@ _NOT_NEGATIVE = (
     "tenant_burst",
     "max_preemptions",
     "preemptions_per_second",
+    "max_retention",
 )
 
 
@@ -80,8 +81,13 @@ class BatcherConfig:
     watermark: float = 0.01
     """Share of the blocks that stays free for running sequences when a new one is seated, so that seating causes no preemption."""
 
+    prefix_cache: bool = True
+    """Reuse computed prefixes. False: every prompt, and each of a request's n outputs, is computed anew."""
     eviction: str = "reuse"
-    """Which cached block goes first: "reuse": the one used longest ago, but what was reused often stays longer; "lru"."""
+    """Which cached block goes first: "reuse": the one used longest ago, but what was reused often stays longer; "cost": so does what costs
+    more to compute again; "lru"."""
+    max_retention: float = 3600.0
+    """Seconds that a request's wish about the priority of its blocks lasts at most."""
     batch_size: int = 8
     """While others stream, new prompts are held back until so many wait ..."""
     batch_wait: float = 0.0

@@ -42,6 +42,7 @@ class SchedulingStats:
     discarded_tokens: int
     preemptions: int
     blocks_evicted: int = 0
+    blocks_pinned: int = 0
     held_calls: int = 0
     held_seconds: float = 0.0
     predicted_seconds: float = 0.0

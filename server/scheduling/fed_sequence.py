@@ -74,4 +74,5 @@ def executor_request(request: GenerationRequest, max_context: int, salts: SaltNu
         allotted_ms=_allotted(request.deadline, now),
         salt=salts.number(request.cache_salt),
         adapter=request.adapter,
+        retention=request.retention,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed, ReusedStayLonger
+from engines.contract import RunnerLimits
+from engines.manifest import StepProfile
+from server.kv.block_pool import BlockPool
+from server.kv.eviction import CostlyStayLonger, EvictionPolicy, LeastRecentlyUsed, ReusedStayLonger
+from server.kv.prefix_cache import PrefixCache
 from server.scheduling.budget import AdaptiveBudget, FixedBudget, Pace, StepBudget
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
@@ -31,8 +33,23 @@ def make_room(config: BatcherConfig, shares: ClassShares) -> WaitingRoom[W]:
     return WaitingRoom(shares, fair=config.fair_tenants, burst=config.tenant_burst)
 
 
-def make_eviction(config: BatcherConfig) -> Callable[[], EvictionPolicy]:
-    return ReusedStayLonger if config.eviction == "reuse" else LeastRecentlyUsed
+def make_cache(
+    config: BatcherConfig, limits: RunnerLimits, policies: Policies, profile: StepProfile | None
+) -> PrefixCache:
+    """``profile`` says what attention costs; None = nothing, as far as is known."""
+    pool = BlockPool(limits.block_count)
+    policy = policies.eviction() if policies.eviction else _make_eviction(config, limits, profile)
+    return PrefixCache(pool, limits.block_size, policy, longest_retention=config.max_retention)
+
+
+def _make_eviction(config: BatcherConfig, limits: RunnerLimits, profile: StepProfile | None) -> EvictionPolicy:
+    if config.eviction == "lru":
+        return LeastRecentlyUsed()
+    if config.eviction == "reuse":
+        return ReusedStayLonger()
+    if profile is None or not profile.per_new_token:
+        return CostlyStayLonger(0.0)
+    return CostlyStayLonger(profile.per_attention * limits.block_size / profile.per_new_token)
 
 
 def make_pace(config: BatcherConfig, cost: StepCost) -> Pace:

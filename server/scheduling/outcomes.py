@@ -15,18 +15,16 @@ from server.scheduling.waiting_room import WaitingRoom
 class Outcomes:
     """Applies outcomes and ends sequences; the only one who takes a sequence out of the house. Engine thread only."""
 
-    __slots__ = ("_block_size", "_ledger", "_reception", "_room", "_seats", "closed")
+    __slots__ = ("_ledger", "_reception", "_room", "_seats", "closed")
 
     def __init__(
         self,
-        block_size: int,
         *,
         ledger: Ledger[Sequence],
         room: WaitingRoom[Sequence],
         seats: Seats,
         reception: Reception,
     ) -> None:
-        self._block_size = block_size
         self._ledger = ledger
         self._room = room
         self._seats = seats
@@ -141,7 +139,7 @@ class Outcomes:
         """What was scheduled is computed: publish the blocks that are full."""
         sequence.computed = sequence.scheduled
         sequence.kv.publish(sequence.computed)
-        sequence.publish_at = (sequence.kv.published + 1) * self._block_size
+        sequence.publish_at = sequence.kv.full_at
 
 
 def check_outputs(flight: Composition | None, result: StepResult) -> None:

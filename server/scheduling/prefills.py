@@ -67,7 +67,7 @@ class Prefills:
                 partial += size < remaining
                 if left <= 0 or partial >= at_most or allowance.spent:
                     break
-                if contended:
+                if contended and self._config.prefix_cache:
                     self._announce(step, sequence, size)
         for sequence, size in chunks.items():
             if left > 0 and not allowance.spent:

@@ -87,7 +87,7 @@ class Seating:
         head = self._room.peek()
         if head is None or not any(self._seats.by_class[int(head.key[0]) + 1 :]):
             return
-        self._promised = sum(self._blocks_left(sequence) for sequence in self._seats.prefilling.values())
+        self._promised = self.promised()
         while not self.can_seat(head):
             victim = self._guard.victim(head, self._seats.running.values(), now)
             if victim is None:
@@ -95,6 +95,10 @@ class Seating:
             if victim.id in self._seats.prefilling:
                 self._promised -= self._blocks_left(victim)
             self._seats.preempt(victim)
+
+    def promised(self) -> int:
+        """Blocks that seated prompts still need, between two steps."""
+        return sum(self._blocks_left(sequence) for sequence in self._seats.prefilling.values())
 
     def _door_is_open(self, decoding: int, now: float) -> bool:
         head = self._room.peek()

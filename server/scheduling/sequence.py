@@ -94,7 +94,7 @@ class Sequence(SequenceRecord):
         kv = self.kv
         self.tables = kv.tables
         self.capacity = len(kv.table) * block_size
-        self.publish_at = (kv.published + 1) * block_size
+        self.publish_at = kv.full_at
 
 
 def token_array(tokens: tuple[int, ...]) -> TokenArray:

@@ -15,7 +15,13 @@ from server.scheduling.waiting_room import WaitingRoom
 
 
 def batcher_stats(
-    room: WaitingRoom[Sequence], seats: Seats, cache: PrefixCache, counters: Counters, cost: StepCost
+    room: WaitingRoom[Sequence],
+    seats: Seats,
+    cache: PrefixCache,
+    counters: Counters,
+    cost: StepCost,
+    *,
+    pinned: int,
 ) -> SchedulingStats:
     pool = cache.pool
     return SchedulingStats(
@@ -34,6 +40,7 @@ def batcher_stats(
         discarded_tokens=counters.discarded_tokens,
         preemptions=counters.preemptions,
         blocks_evicted=cache.evictions,
+        blocks_pinned=pinned,
         predicted_seconds=cost.predicted,
         step_cost_error=cost.error,
     )

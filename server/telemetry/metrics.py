@@ -22,6 +22,8 @@ from server.telemetry.tally import TallyFamily
 CLASSES = tuple(priority.name.lower() for priority in PriorityClass)
 STEP_PARTS = ("plan", "engine", "sample", "deliver")
 BLOCK_STATES = ("free", "cached", "in_use", "quarantined")
+CACHE_SAVES = ("saved", "failed")
+CACHE_RESTORES = ("restored", "foreign", "corrupt", "unreadable")
 
 # Upper bounds in seconds. A voice agent cares about 50 ms, a saturated queue about a minute.
 WAITS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
@@ -116,6 +118,7 @@ _GAUGES = (
     _Reading(
         "kv_utilisation_ratio", "KV blocks in use by running sequences, of all.", lambda s: kv_share(s, s.blocks_in_use)
     ),
+    _Reading("kv_pinned_blocks", "KV blocks that operators pinned, among those in use.", lambda s: s.blocks_pinned),
 )
 _COUNTERS = (
     _Reading("steps", "Steps of the engine.", lambda s: s.steps),
@@ -165,6 +168,24 @@ class EngineCollector(Collector):
         for name, spent in zip(STEP_PARTS, _step_seconds(stats), strict=True):
             seconds.add_metric((name,), spent)
         yield from (waiting, blocks, seconds)
+        yield from _saved_cache(stats)
+
+
+def _saved_cache(stats: EngineStats) -> Iterator[Metric]:
+    saved = stats.saved_cache
+    for name, help_text, counts, outcomes in (
+        ("cache_saves", "Saves of the prefix cache, by outcome.", saved.saves, CACHE_SAVES),
+        ("cache_restores", "Saved caches found at start, by outcome.", saved.restores, CACHE_RESTORES),
+    ):
+        family = CounterMetricFamily(f"firsttoken_{name}", help_text, labels=("outcome",))
+        for outcome in outcomes:
+            family.add_metric((outcome,), counts.get(outcome, 0))
+        yield family
+    for name, help_text, value in (
+        ("cache_saved_blocks", "KV blocks in the file that was saved last.", saved.saved_blocks),
+        ("cache_restored_blocks", "KV blocks that were restored at start.", saved.restored_blocks),
+    ):
+        yield GaugeMetricFamily(f"firsttoken_{name}", help_text, value=value)
 
 
 def _block_counts(stats: EngineStats) -> tuple[int, int, int, int]:

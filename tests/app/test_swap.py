@@ -27,7 +27,7 @@ from server.readiness import State
 from server.rpc.prompt_reader import PromptReader
 from server.swap import Load
 from tests.fakes.fake_engine import FakeEngine
-from tests.fakes.running import Running, collect, loaded, request, running, started, until
+from tests.fakes.running import Running, collect, loaded, request, running, serving_of, started, until
 
 OLD, NEW = b"the old engine says this again and again. ", b"and this is what the new one says, for ever. "
 
@@ -128,7 +128,7 @@ async def test_one_swap_at_a_time_and_it_outlives_its_caller() -> None:
         assert "just being loaded" in await refused(swap(server))
         first.cancel()
         release.set()
-        await until(lambda: server.app._engine is new)
+        await until(lambda: serving_of(server.app).engine is new)
 
 
 async def test_a_request_that_was_being_read_begins_again_with_the_new_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ async def test_real_engines_swap_and_nothing_of_one_that_served_between_is_kept(
                 ("simulated:instant", "simulated"),
             ):
                 assert (await client.load_engine(directory)).engine == kind
-                second = second or weakref.ref(app._engine)
+                second = second or weakref.ref(serving_of(app).engine)
             with pytest.raises(ConflictError):
                 await client.load_engine("simulated:nothing")
         await until(lambda: len(list(app._servings)) == 1)

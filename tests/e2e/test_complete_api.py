@@ -19,7 +19,7 @@ from protos.firsttoken.v1.operations_pb2_grpc import OperationsStub
 from server.app import App
 from server.rpc.generation import REQUEST_ID_KEY
 from tests.e2e.whole_server import ENGINES, say, serving
-from tests.fakes.running import collect, until
+from tests.fakes.running import collect, serving_of, until
 
 END = 256
 WARM = pb.Sampling(temperature=1.0, seed=11)
@@ -82,8 +82,7 @@ async def test_outputs_differ_are_reproducible_and_the_first_is_that_of_one(engi
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_a_prompt_of_eight_outputs_is_computed_once(engine: str) -> None:
     async with serving(engine, lifecycle__warm_up=False) as (app, stub):
-        loop = app._engine
-        assert loop is not None
+        loop = serving_of(app).engine
         answer = await stub.Complete(say("y" * 512, n=8, max_tokens=10, stop=pb.Stop(ignore_end=True)))
         # Each further output computes the prompt's last token, to draw from it; the last token of each output is never computed.
         expected = 512 + 7 + 8 * 9
@@ -300,11 +299,10 @@ async def test_guides_hold(engine: str, warm: bool) -> None:
 async def test_guides_that_cannot_be_held_are_refused_before_they_are_queued(
     engine: str, guide: pb.Guide, field: str
 ) -> None:
-    async with serving(engine) as (app, stub):
+    async with serving(engine) as (_, stub):
         code, text = await refused(stub.Complete(say("Hi", guide=guide)))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert text.startswith(field), text
-        assert app._engine is not None
         code, text = await refused(stub.Complete(say("Hi", guide=pb.Guide(regex="a"), stop=pb.Stop(ignore_end=True))))
         assert text.startswith("stop.ignore_end: ")
 

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from protos.firsttoken.v1 import generation_pb2 as pb
 from tests.e2e.whole_server import ENGINES, say, serving
-from tests.fakes.running import collect, until
+from tests.fakes.running import collect, serving_of, until
 
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
 
@@ -82,11 +82,11 @@ async def test_a_cancel_frees_the_seat_case_D1_D9(engine: str) -> None:
     async with serving(engine, "laptop", lifecycle__warm_up=False) as (app, stub):
         calls = [stub.Generate(say(f"Go on {number}", max_tokens=2000)) for number in range(8)]
         await asyncio.gather(*(call.read() for call in calls))
-        assert app._engine is not None
-        assert app._engine.stats().running == 8
+        facade = serving_of(app).engine
+        assert facade.stats().running == 8
         for call in calls:
             call.cancel()
-        await until(lambda: app._engine is not None and app._engine.stats().running == 0)
+        await until(lambda: facade.stats().running == 0)
 
 
 async def test_a_ttft_deadline_ends_what_still_waits_case_E2_E3(engine: str) -> None:

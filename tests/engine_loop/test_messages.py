@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from engines.sampling.params import SamplingParams
+from server.cache_tasks import CacheTask, ClearCache, ListPrefixes, PinPrefix, PinPrompt, Tend, UnpinPrefix
 from server.engine import (
     EngineInfo,
     EngineStats,
@@ -39,6 +40,15 @@ EVERY_EVENT: list[Event] = [
 ]
 
 
+EVERY_TASK: list[CacheTask] = [
+    PinPrompt((3, 4), b"\x00salt", 0.5),
+    PinPrefix(bytes(32), 60.0),
+    UnpinPrefix(bytes(32)),
+    ListPrefixes(10),
+    ClearCache(pins=True),
+]
+
+
 def through_a_wire(value: object, kind: object) -> object:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind)
 
@@ -63,6 +73,7 @@ def test_every_command_comes_back_as_it_went(priority: PriorityClass) -> None:
         sampling=SamplingParams(temperature=0.7, top_k=4, seed=2**64 - 1),
     )
     commands: list[Command] = [Submit(asked), Cancel(5, FinishReason.DEADLINE), Stop(5, 0, 17)]
+    commands += [Tend(number, task) for number, task in enumerate(EVERY_TASK)]
     for command in commands:
         assert through_a_wire(command, Command) == command
     assert isinstance(asked, GenerationRequest)

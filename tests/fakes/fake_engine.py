@@ -16,11 +16,11 @@ from server.engine import (
     GenerationRequest,
     RequestFinished,
     SequenceFinished,
-    StepRecord,
     Timings,
     TokensEvent,
 )
 from server.errors import OverloadedError, UnavailableError
+from server.step_record import StepRecord
 
 VOCAB, END = 259, 256
 """The simulated tokenizer's: one id a byte, then three special tokens."""
@@ -53,6 +53,8 @@ class FakeEngine:
     submitted: list[GenerationRequest] = field(default_factory=list)
     cancels: list[tuple[int, FinishReason]] = field(default_factory=list)
     stops: list[tuple[int, int, int]] = field(default_factory=list)
+    kept: bool | None = None
+    """What close() was told; None before."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -146,10 +148,15 @@ class FakeEngine:
                 step_cost_error=0.1,
             )
 
+    @property
+    def prefixes(self) -> None:
+        """It has no cache."""
+
     def recent_steps(self) -> list[StepRecord]:
         return []
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, keep: bool = False) -> None:
+        self.kept = keep
         self._closing.set()
         if self._thread is not None:
             self._thread.join(timeout)

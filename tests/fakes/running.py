@@ -24,11 +24,19 @@ from server.config_sources import load_config
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import State
+from server.serving import Serving
 from server.swap import EngineSource, Load
 from server.telemetry.logging import configure_logging
 from server.text.chat import ChatTemplate
 from server.text.tokenizer import TextTokenizer
 from tests.fakes.fake_engine import FakeEngine
+
+
+def serving_of(app: App) -> Serving:
+    """The engine that serves, with all that goes with it."""
+    serving = app._servings.current
+    assert serving is not None
+    return serving
 
 
 @dataclass

@@ -6,8 +6,10 @@ import os
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from engines.contract import Retention
+from server.kv.node import NO_BLOCK
 from server.kv.sequence_blocks import SequenceBlocks
 from tests.kv.house import BLOCK, make_blocks, make_cache
 
@@ -85,6 +87,40 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.contents[node.block][0] == salt
             assert list(self.contents[node.block][1][:shared]) == tokens[:shared]
             assert shared <= min(BLOCK, len(tokens) - 1)
+
+    @rule(writer=writers, priority=st.integers(0, 100), seconds=st.one_of(st.none(), st.floats(0.1, 9)))
+    def wish(self, writer: Writer, priority: int, seconds: float | None) -> None:
+        """About all that the sequence has published."""
+        for block in writer.blocks.table[: writer.blocks.published] if writer in self.live else ():
+            node = self.cache._by_block[block]
+            assert node is not None
+            self.cache.keep(node, Retention(0, None, priority, seconds))
+
+    @rule(seconds=st.floats(0.1, 5))
+    def wait(self, seconds: float) -> None:
+        self.cache.now += seconds
+
+    @rule()
+    def forget(self) -> None:
+        cached = self.cache.cached
+        assert self.cache.forget() == cached
+        assert self.cache.cached == 0
+
+    @precondition(lambda self: not self.live and not self.open)
+    @rule(blocks=st.integers(1, 12))
+    def restart(self, blocks: int) -> None:
+        """Into a pool of another size: what fits is put back, parents first, each block's contents moved along."""
+        before, self.cache, contents = self.cache, make_cache(blocks), {}
+        for rank, node in enumerate(before.hottest()):
+            assert node.parent is not None
+            block = self.cache.restore(
+                node.parent.digest, node.digest, node.tokens, last_use=100 - rank, reuses=node.reuses
+            )
+            assert (block == NO_BLOCK) == (rank >= blocks)
+            contents[block] = self.contents[node.block]
+            self.cache.check_integrity()
+        self.contents = contents
+        self.step = 0
 
     @rule()
     def toggle_step(self) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.simulation.cache_replay import hit_rate, unique_blocks
+from loadtest.simulation.cache_replay import ATTENTION, hit_rate, saved, unique_blocks
 from loadtest.traces import Trace, TraceRow
 from server.kv.block_pool import BlockPool
-from server.kv.eviction import EvictionPolicy, LeastRecentlyUsed, ReusedStayLonger
+from server.kv.eviction import CostlyStayLonger, EvictionPolicy, LeastRecentlyUsed, ReusedStayLonger
 from server.kv.prefix_cache import PrefixCache
 from server.kv.sequence_blocks import SequenceBlocks
 
-POLICIES: list[Callable[[], EvictionPolicy]] = [LeastRecentlyUsed, ReusedStayLonger]
+POLICIES: list[Callable[[], EvictionPolicy]] = [LeastRecentlyUsed, ReusedStayLonger, lambda: CostlyStayLonger(1.0)]
 
 
 class OneTokenBlocks:
@@ -88,9 +88,28 @@ def test_two_reuses_prove_nothing() -> None:
     assert not house.has(1)
 
 
+@pytest.mark.parametrize(("attention", "stays"), [(0.0, False), (1.0, True)])
+def test_what_costs_more_to_compute_again_outlives_what_came_a_little_later(attention: float, stays: bool) -> None:
+    """A prompt of six blocks, then single ones, in a pool of ten: the last block's attention looks at five others."""
+    house = OneTokenBlocks(10, CostlyStayLonger(attention))
+    for block in range(100, 600):  # teaches how long a block stays, and what victims usually cost
+        house.ask(block)
+    house.ask(1, 2, 3, 4, 5, 6)
+    for block in range(600, 605):
+        house.ask(block)
+    assert house.has(1, 2, 3, 4, 5, 6) is stays
+
+
 def test_the_replay_counts_hits_from_the_beginning_of_each_prompt_on() -> None:
     rows = [(1, 2, 3), (1, 2, 4), (9, 2, 3), (1, 2, 3)]
     trace = Trace("t", tuple(TraceRow(float(n), 3, 1, row) for n, row in enumerate(rows)), 512)
     assert unique_blocks(trace) == 5
     # 2 and 3 after 9 are other prefixes: nothing of the third row is there.
     assert hit_rate(trace, 100, LeastRecentlyUsed) == (0 + 2 + 0 + 3) / 12
+
+
+def test_the_replay_weighs_a_deep_block_with_its_attention() -> None:
+    trace = Trace("t", (TraceRow(0.0, 2, 1, (1, 2)), TraceRow(1.0, 2, 1, (1, 3))), 512)
+    found = saved(trace, 100, LeastRecentlyUsed)
+    assert found.blocks == 1 / 4
+    assert found.work == (1 + ATTENTION) / (4 + 6 * ATTENTION)

@@ -15,7 +15,7 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from server.engine import FinishReason
 from server.text.tokenizer_pool import TokenizerPool
 from tests.fakes.fake_engine import FakeEngine
-from tests.fakes.running import Running, collect, request, running, until
+from tests.fakes.running import Running, collect, request, running, serving_of, until
 
 
 async def failure(call: Any) -> grpc.aio.AioRpcError:
@@ -29,9 +29,8 @@ async def outcome_counted(server: Running, outcome: str) -> None:
     samples = await server.metrics()
     assert samples[f"firsttoken_requests_total{{class=interactive,outcome={outcome}}}"] == 1
     assert samples["firsttoken_running_sequences"] == 0
-    assert server.app._registry is not None
-    assert len(server.app._registry) == 0
-    server.app._registry.check_integrity()
+    assert len(serving_of(server.app).registry) == 0
+    serving_of(server.app).registry.check_integrity()
 
 
 @pytest.mark.parametrize("silent", [0, 1000])
@@ -138,9 +137,8 @@ async def test_random_departures_leave_nothing_behind_case_D8() -> None:
 
         await asyncio.gather(*(leave_after(steps % 40) for steps in range(300)))
         await until(lambda: not server.engine.live and not server.app._open_streams())
-        assert server.app._registry is not None
-        server.app._registry.check_integrity()
-        assert len(server.app._registry) == 0
+        serving_of(server.app).registry.check_integrity()
+        assert len(serving_of(server.app).registry) == 0
         samples = await server.metrics()
         counts = {name: value for name, value in samples.items() if name.startswith("firsttoken_requests_total")}
         stayed = sum(steps % 40 % 3 == 2 for steps in range(300))

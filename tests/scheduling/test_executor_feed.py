@@ -9,7 +9,7 @@ from collections import defaultdict
 import msgspec
 import pytest
 
-from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse
+from engines.contract import ExecutorFinish, ExecutorLimits, ExecutorRequest, ExecutorResponse, Retention
 from engines.simulated.clock import VirtualClock
 from engines.simulated.executor import SimulatedExecutor
 from engines.simulated.faults import Faults
@@ -181,6 +181,14 @@ def test_warming_asks_for_one_token_and_throws_it_away() -> None:
     assert (len(request.tokens), request.max_tokens) == (63, 1)
     feed.apply([answer(0, 9, finish=ExecutorFinish.LENGTH)], 1.0)
     assert sequence_end(feed.collect()) == SequenceFinished(0, 0, FinishReason.LENGTH, 0, 1)
+
+
+def test_wishes_about_retention_reach_the_executor_as_they_are() -> None:
+    feed = make_feed()
+    wishes = (Retention(0, 4, 90, 1.5), Retention(4, None, 0))
+    feed.add(msgspec.structs.replace(make_request(0, [5] * 8), retention=wishes), 0.0)
+    (fed,) = feed.feed(0.0)
+    assert fed.retention == wishes
 
 
 def test_errors_end_the_request_they_name_and_no_other() -> None:

@@ -51,6 +51,18 @@ def test_case_F1_a_prompt_that_is_wholly_known_computes_its_last_token_alone() -
     assert world.ends[2].cached_tokens == 15
 
 
+def test_without_a_cache_every_prompt_is_computed_and_says_the_same() -> None:
+    world = World(config=replace(CONFIG, prefix_cache=False))
+    asked = [world.add(make_request(number, [*STEM, 20, 21], 3, n=1 + number % 3)) for number in (1, 2, 3)]
+    world.run()
+    stats = world.batcher.stats()
+    assert [world.ends[one.id].cached_tokens for one in asked] == [0, 0, 0]
+    assert (stats.blocks_cached, stats.blocks_in_use, stats.cached_tokens) == (0, 0, 0)
+    for one in asked:
+        for index in range(one.n):
+            assert world.outputs[one.id, index] == alone(one, index=index)
+
+
 def test_output_is_cached_too_so_that_a_conversation_goes_on_from_it() -> None:
     world = World()
     first = world.add(make_request(1, STEM, 8, end_ids=()))
@@ -80,7 +92,7 @@ def test_nothing_is_shared_before_the_step_that_fills_it_has_completed() -> None
     assert tables(plan) == [[0, 1, 2], [3, 4]], "both compute the same blocks, each its own"
     assert world.batcher.stats().blocks_cached == 0
     world.finish()
-    refs = list(world.batcher._cache.pool.refs)
+    refs = list(world.batcher.cache.pool.refs)
     assert (refs[0], refs[3]) == (0, 2), "now one serves both: the chunk's, which is published before rows that draw"
     world.run()
     assert all(world.output[n] == alone(make_request(n, [*STEM, 20 + n], 3, end_ids=())) for n in (1, 2))
@@ -145,7 +157,7 @@ def test_a_partly_matching_block_is_copied_and_its_source_held_until_the_step_is
     (copy,) = plan.copies
     assert copy == BlockCopy(2, plan.rows[0].blocks[0][2])
     assert plan.rows[0].past == 10
-    refs = world.batcher._cache.pool.refs
+    refs = world.batcher.cache.pool.refs
     assert refs[copy.source] == 1
     world.finish()
     assert refs[copy.source] == 0
@@ -208,7 +220,7 @@ def test_a_freed_block_rests_until_the_step_that_names_it_has_completed() -> Non
     world.add(make_request(1, [5] * 6, 9, end_ids=()))
     world.start()
     world.batcher.cancel(1)
-    pool = world.batcher._cache.pool
+    pool = world.batcher.cache.pool
     seen: list[tuple[int, int]] = []
 
     class Watched(type(pool)):  # type: ignore[misc]

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from array import array
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from engines.contract import Retention
 from engines.simulated.draws import TokenDrawer
 from engines.simulated.history import History
+from server.cache_tasks import (
+    CachedPrefix,
+    CacheTask,
+    ClearCache,
+    ListPrefixes,
+    PinPrefix,
+    PinPrompt,
+    UnpinPrefix,
+)
 from server.engine import FinishReason, GenerationRequest, PriorityClass
+from server.errors import ServerError
 from server.scheduling.config import BatcherConfig
 from tests.scheduling.world import BLOCK, LANGUAGE, World, alone, make_request, natural_end
 
@@ -21,6 +34,51 @@ WORLDS = int(os.environ.get("FIRSTTOKEN_TEST_WORLDS", "1000"))
 FIRST = int(os.environ.get("FIRSTTOKEN_TEST_FIRST_WORLD", "0"))
 GROUPS = max(20, WORLDS // 40)
 """So that no single test runs long."""
+
+
+class Operator:
+    """Pins, unpins, lists and clears amid the traffic of every third world. Draws apart, so that the traffic does not depend on it."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._rng = random.Random(seed)  # noqa: S311 - as above
+        self._busy = seed % 3 == 0
+        self._names: list[bytes] = []
+
+    def tend(self, requests: list[GenerationRequest]) -> None:
+        rng, prefixes, now = self._rng, self._world.batcher.prefixes, self._world.now
+        if not self._busy or not requests or rng.random() < 0.8:
+            return
+        asked = rng.choice(requests)
+        task: CacheTask = rng.choice(
+            (
+                PinPrompt(asked.prompt, asked.cache_salt, rng.uniform(0.1, 20)),
+                PinPrompt(asked.prompt, asked.cache_salt, rng.uniform(0.1, 20)),
+                PinPrefix(rng.choice(self._names or [b""]), 5.0),
+                UnpinPrefix(rng.choice(self._names or [b""])),
+                ListPrefixes(5),
+                ClearCache(pins=rng.random() < 0.3),
+            )
+        )
+        with contextlib.suppress(ServerError):
+            answer = prefixes.perform(task, now)
+            if isinstance(answer, CachedPrefix):
+                self._names.append(answer.name)
+        self._world.batcher.check_integrity()
+
+    def with_wishes(self, request: GenerationRequest) -> GenerationRequest:
+        """Who the operator is busy for says now and then which of its blocks are worth keeping."""
+        rng, length = self._rng, len(request.prompt)
+        if not self._busy or rng.random() < 0.5:
+            return request
+        split = rng.randint(1, length)
+        stretches = [Retention(0, split, rng.randint(0, 100), rng.choice((None, 0.5, 20.0)))]
+        if split < length:
+            stretches.append(Retention(split, None, rng.randint(0, 100)))
+        return msgspec.structs.replace(request, retention=tuple(stretches))
+
+    def leave(self) -> None:
+        self._world.batcher.prefixes.perform(ClearCache(pins=True), self._world.now)
 
 
 class RandomWorld:
@@ -55,6 +113,7 @@ class RandomWorld:
         self.stopped: dict[tuple[int, int], int] = {}
         self.left = rng.randint(1, 25)
         self.hostile = rng.random() < 0.6
+        self.operator = Operator(self.world, seed)
 
     def policies(self) -> dict[str, Any]:
         """Every policy of the configuration, on or off. Drawn apart, so that a world's traffic does not depend on them."""
@@ -78,6 +137,7 @@ class RandomWorld:
             "preemptions_per_second": rng.choice((0.0, 1.0, 100.0)),
             "batch_size": rng.randint(1, 4),
             "batch_wait": rng.choice((0.0, 0.0, 2.5)),
+            "prefix_cache": rng.random() < 0.9,
         }
 
     def make(self) -> GenerationRequest:
@@ -108,6 +168,7 @@ class RandomWorld:
             no_repeat_ngram=rng.choice((0, 0, 0, 2)),
             prompt_logprobs=rng.choice((None, None, None, 0, 2)),
         )
+        request = self.operator.with_wishes(request)
         self.requests[request.id] = request
         return request
 
@@ -135,6 +196,7 @@ class RandomWorld:
         world = self.world
         for _ in range(20_000):
             self.disturb()
+            self.operator.tend(list(self.requests.values()))
             if world.start() is not None:
                 self.disturb()
                 world.finish()
@@ -148,6 +210,7 @@ class RandomWorld:
 
     def judge(self) -> None:
         world = self.world
+        self.operator.leave()
         assert world.ends.keys() == self.requests.keys()
         for request in self.requests.values():
             self.judge_one(request)

@@ -12,12 +12,12 @@ CONFIG = BatcherConfig(max_sequences=4, step_tokens=12, min_prefill_tokens=4, mi
 
 
 def refs(world: World) -> list[int]:
-    return list(world.batcher._cache.pool.refs)
+    return list(world.batcher.cache.pool.refs)
 
 
 def tree(world: World) -> Tree:
     """Published blocks, each with the block before it; None under a root."""
-    nodes = world.batcher._cache._nodes.values()
+    nodes = world.batcher.cache._nodes.values()
     parents = {node.block: node.parent for node in nodes}
     return {
         block: None if parent is None or parent.parent is None else parent.block for block, parent in parents.items()
@@ -74,5 +74,5 @@ def test_the_worked_example() -> None:
     assert counts(world) == (0, 8)
     assert tree(world) == {0: None, 1: 0, 4: 0, 5: None, 3: 5, 6: 3, 7: 6, 2: 7}
 
-    evicted = [world.batcher._cache.allocate() for _ in range(3)]
+    evicted = [world.batcher.cache.allocate() for _ in range(3)]
     assert evicted == [1, 4, 0]

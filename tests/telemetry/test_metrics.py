@@ -10,7 +10,7 @@ import pytest
 
 from protos.firsttoken.v1 import generation_pb2 as pb
 from server.errors import InternalError, OverloadedError, ReaderStalledError, RequestCancelledError
-from server.telemetry.metrics import CLASSES
+from server.telemetry.metrics import CACHE_RESTORES, CACHE_SAVES, CLASSES
 from server.telemetry.requests import OUTCOMES, outcome_of
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import collect, request, running, until
@@ -78,6 +78,11 @@ PRESENT = {
     "firsttoken_discarded_tokens_total",
     "firsttoken_preemptions_total",
     "firsttoken_kv_evictions_total",
+    "firsttoken_kv_pinned_blocks",
+    "firsttoken_cache_saved_blocks",
+    "firsttoken_cache_restored_blocks",
+    *(f"firsttoken_cache_saves_total{{outcome={outcome}}}" for outcome in CACHE_SAVES),
+    *(f"firsttoken_cache_restores_total{{outcome={outcome}}}" for outcome in CACHE_RESTORES),
     "firsttoken_held_calls_total",
     "firsttoken_held_seconds_total",
     *(f"firsttoken_waiting_requests{{class={name}}}" for name in CLASSES),

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/generation.proto\x12\rfirsttoken.v1\x1a\x1egoogle/protobuf/duration.proto\"{\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.firsttoken.v1.TokenIdsH\x00\x12+\n\x08messages\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.MessagesH\x00\x42\x06\n\x04kind\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"C\n\x08Messages\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.firsttoken.v1.Message\x12\r\n\x05tools\x18\x02 \x01(\t\"7\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\r\n\x05\x65xtra\x18\x03 \x01(\t\"\xac\x04\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1c\n\x0fno_repeat_ngram\x18\t \x01(\x05H\x08\x88\x01\x01\x12:\n\nlogit_bias\x18\n \x03(\x0b\x32&.firsttoken.v1.Sampling.LogitBiasEntry\x12\x11\n\tbad_words\x18\x0b \x03(\t\x12+\n\nbad_tokens\x18\x0c \x03(\x0b\x32\x17.firsttoken.v1.TokenIds\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x12\n\x10_no_repeat_ngram\"w\n\x04Stop\x12\x0f\n\x07strings\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0f\n\x07include\x18\x03 \x01(\x08\x12\x17\n\nmin_tokens\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nignore_end\x18\x05 \x01(\x08\x42\r\n\x0b_min_tokens\"s\n\x05Guide\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x12\'\n\x06\x63hoice\x18\x04 \x01(\x0b\x32\x15.firsttoken.v1.ChoiceH\x00\x42\x06\n\x04kind\"\x19\n\x06\x43hoice\x12\x0f\n\x07options\x18\x01 \x03(\t\"D\n\x08Logprobs\x12\x10\n\x03top\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06prompt\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\x06\n\x04_topB\t\n\x07_prompt\"\xf9\x03\n\x0fGenerateRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\x12\x17\n\nmax_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12)\n\x08sampling\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.Sampling\x12!\n\x04stop\x18\x04 \x01(\x0b\x32\x13.firsttoken.v1.Stop\x12)\n\x08priority\x18\x05 \x01(\x0e\x32\x17.firsttoken.v1.Priority\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x30\n\rttft_deadline\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\x12\x0e\n\x01n\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12#\n\x05guide\x18\x0c \x01(\x0b\x32\x14.firsttoken.v1.Guide\x12)\n\x08logprobs\x18\r \x01(\x0b\x32\x17.firsttoken.v1.Logprobs\x12\x1c\n\x0ftruncate_prompt\x18\x0e \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04\x65\x63ho\x18\x0f \x01(\x08\x42\r\n\x0b_max_tokensB\x04\n\x02_nB\x12\n\x10_truncate_prompt\"\x97\x01\n\x10GenerateResponse\x12%\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x14.firsttoken.v1.DeltaH\x00\x12%\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.FinalH\x00\x12,\n\x06prompt\x18\x03 \x01(\x0b\x32\x1a.firsttoken.v1.PromptEventH\x00\x42\x07\n\x05\x65vent\".\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"M\n\x10PositionLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12(\n\x03top\x18\x02 \x03(\x0b\x32\x1b.firsttoken.v1.TokenLogprob\"u\n\x0bPromptEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x31\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\x12\x15\n\rfirst_logprob\x18\x04 \x01(\x05\"g\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x31\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\x05\x12\x18\n\x10\x64iscarded_tokens\x18\x04 \x01(\x05\"N\n\x07Timings\x12\x0e\n\x06queued\x18\x01 \x01(\x01\x12\x0f\n\x07prefill\x18\x02 \x01(\x01\x12\x13\n\x0b\x66irst_token\x18\x03 \x01(\x01\x12\r\n\x05total\x18\x04 \x01(\x01\"~\n\tOutputEnd\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x32\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x03 \x01(\t\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x05\"\xe5\x01\n\x05\x46inal\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.Usage\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.firsttoken.v1.Timings\x12\x13\n\x0bstop_string\x18\x04 \x01(\t\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12)\n\x07outputs\x18\x06 \x03(\x0b\x32\x18.firsttoken.v1.OutputEndB\x07\n\x05_seed\"l\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x31\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\"\x8f\x01\n\x10\x43ompleteResponse\x12*\n\x07outputs\x18\x01 \x03(\x0b\x32\x19.firsttoken.v1.Completion\x12*\n\x06prompt\x18\x02 \x01(\x0b\x32\x1a.firsttoken.v1.PromptEvent\x12#\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x14.firsttoken.v1.Final\"8\n\x0fTokenizeRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\"\x1f\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"=\n\x11\x44\x65tokenizeRequest\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x1b\n\x13show_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*i\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x15\n\x11PRIORITY_STANDARD\x10\x02\x12\x12\n\x0ePRIORITY_BATCH\x10\x03*\x9b\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_END\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x04\x32\xc8\x02\n\nGeneration\x12M\n\x08Generate\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.GenerateResponse0\x01\x12K\n\x08\x43omplete\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.CompleteResponse\x12K\n\x08Tokenize\x12\x1e.firsttoken.v1.TokenizeRequest\x1a\x1f.firsttoken.v1.TokenizeResponse\x12Q\n\nDetokenize\x12 .firsttoken.v1.DetokenizeRequest\x1a!.firsttoken.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/generation.proto\x12\rfirsttoken.v1\x1a\x1egoogle/protobuf/duration.proto\"{\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.firsttoken.v1.TokenIdsH\x00\x12+\n\x08messages\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.MessagesH\x00\x42\x06\n\x04kind\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"C\n\x08Messages\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.firsttoken.v1.Message\x12\r\n\x05tools\x18\x02 \x01(\t\"7\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\r\n\x05\x65xtra\x18\x03 \x01(\t\"\xac\x04\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1c\n\x0fno_repeat_ngram\x18\t \x01(\x05H\x08\x88\x01\x01\x12:\n\nlogit_bias\x18\n \x03(\x0b\x32&.firsttoken.v1.Sampling.LogitBiasEntry\x12\x11\n\tbad_words\x18\x0b \x03(\t\x12+\n\nbad_tokens\x18\x0c \x03(\x0b\x32\x17.firsttoken.v1.TokenIds\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x12\n\x10_no_repeat_ngram\"w\n\x04Stop\x12\x0f\n\x07strings\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0f\n\x07include\x18\x03 \x01(\x08\x12\x17\n\nmin_tokens\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nignore_end\x18\x05 \x01(\x08\x42\r\n\x0b_min_tokens\"s\n\x05Guide\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x12\'\n\x06\x63hoice\x18\x04 \x01(\x0b\x32\x15.firsttoken.v1.ChoiceH\x00\x42\x06\n\x04kind\"\x19\n\x06\x43hoice\x12\x0f\n\x07options\x18\x01 \x03(\t\"D\n\x08Logprobs\x12\x10\n\x03top\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06prompt\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\x06\n\x04_topB\t\n\x07_prompt\"\xa6\x04\n\x0fGenerateRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\x12\x17\n\nmax_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12)\n\x08sampling\x18\x03 \x01(\x0b\x32\x17.firsttoken.v1.Sampling\x12!\n\x04stop\x18\x04 \x01(\x0b\x32\x13.firsttoken.v1.Stop\x12)\n\x08priority\x18\x05 \x01(\x0e\x32\x17.firsttoken.v1.Priority\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x30\n\rttft_deadline\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\x12\x0e\n\x01n\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12#\n\x05guide\x18\x0c \x01(\x0b\x32\x14.firsttoken.v1.Guide\x12)\n\x08logprobs\x18\r \x01(\x0b\x32\x17.firsttoken.v1.Logprobs\x12\x1c\n\x0ftruncate_prompt\x18\x0e \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04\x65\x63ho\x18\x0f \x01(\x08\x12+\n\tretention\x18\x10 \x03(\x0b\x32\x18.firsttoken.v1.RetentionB\r\n\x0b_max_tokensB\x04\n\x02_nB\x12\n\x10_truncate_prompt\"\x85\x01\n\tRetention\x12\r\n\x05\x66irst\x18\x01 \x01(\x05\x12\x10\n\x03\x65nd\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\x08priority\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\n\x04_endB\x0b\n\t_priority\"\x97\x01\n\x10GenerateResponse\x12%\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x14.firsttoken.v1.DeltaH\x00\x12%\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.FinalH\x00\x12,\n\x06prompt\x18\x03 \x01(\x0b\x32\x1a.firsttoken.v1.PromptEventH\x00\x42\x07\n\x05\x65vent\".\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"M\n\x10PositionLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12(\n\x03top\x18\x02 \x03(\x0b\x32\x1b.firsttoken.v1.TokenLogprob\"u\n\x0bPromptEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x31\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\x12\x15\n\rfirst_logprob\x18\x04 \x01(\x05\"g\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x31\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\x05\x12\x18\n\x10\x64iscarded_tokens\x18\x04 \x01(\x05\"N\n\x07Timings\x12\x0e\n\x06queued\x18\x01 \x01(\x01\x12\x0f\n\x07prefill\x18\x02 \x01(\x01\x12\x13\n\x0b\x66irst_token\x18\x03 \x01(\x01\x12\r\n\x05total\x18\x04 \x01(\x01\"~\n\tOutputEnd\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x32\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x03 \x01(\t\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x05\"\xe5\x01\n\x05\x46inal\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.firsttoken.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.firsttoken.v1.Usage\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.firsttoken.v1.Timings\x12\x13\n\x0bstop_string\x18\x04 \x01(\t\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12)\n\x07outputs\x18\x06 \x03(\x0b\x32\x18.firsttoken.v1.OutputEndB\x07\n\x05_seed\"l\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x31\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1f.firsttoken.v1.PositionLogprobs\"\x8f\x01\n\x10\x43ompleteResponse\x12*\n\x07outputs\x18\x01 \x03(\x0b\x32\x19.firsttoken.v1.Completion\x12*\n\x06prompt\x18\x02 \x01(\x0b\x32\x1a.firsttoken.v1.PromptEvent\x12#\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x14.firsttoken.v1.Final\"8\n\x0fTokenizeRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\"\x1f\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"=\n\x11\x44\x65tokenizeRequest\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x1b\n\x13show_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*i\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x15\n\x11PRIORITY_STANDARD\x10\x02\x12\x12\n\x0ePRIORITY_BATCH\x10\x03*\x9b\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_END\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x04\x32\xc8\x02\n\nGeneration\x12M\n\x08Generate\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.GenerateResponse0\x01\x12K\n\x08\x43omplete\x12\x1e.firsttoken.v1.GenerateRequest\x1a\x1f.firsttoken.v1.CompleteResponse\x12K\n\x08Tokenize\x12\x1e.firsttoken.v1.TokenizeRequest\x1a\x1f.firsttoken.v1.TokenizeResponse\x12Q\n\nDetokenize\x12 .firsttoken.v1.DetokenizeRequest\x1a!.firsttoken.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_PRIORITY']._serialized_start=3265
-  _globals['_PRIORITY']._serialized_end=3370
-  _globals['_FINISHREASON']._serialized_start=3373
-  _globals['_FINISHREASON']._serialized_end=3528
+  _globals['_PRIORITY']._serialized_start=3446
+  _globals['_PRIORITY']._serialized_end=3551
+  _globals['_FINISHREASON']._serialized_start=3554
+  _globals['_FINISHREASON']._serialized_end=3709
   _globals['_PROMPT']._serialized_start=88
   _globals['_PROMPT']._serialized_end=211
   _globals['_TOKENIDS']._serialized_start=213
@@ -59,37 +59,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGPROBS']._serialized_start=1188
   _globals['_LOGPROBS']._serialized_end=1256
   _globals['_GENERATEREQUEST']._serialized_start=1259
-  _globals['_GENERATEREQUEST']._serialized_end=1764
-  _globals['_GENERATERESPONSE']._serialized_start=1767
-  _globals['_GENERATERESPONSE']._serialized_end=1918
-  _globals['_TOKENLOGPROB']._serialized_start=1920
-  _globals['_TOKENLOGPROB']._serialized_end=1966
-  _globals['_POSITIONLOGPROBS']._serialized_start=1968
-  _globals['_POSITIONLOGPROBS']._serialized_end=2045
-  _globals['_PROMPTEVENT']._serialized_start=2047
-  _globals['_PROMPTEVENT']._serialized_end=2164
-  _globals['_DELTA']._serialized_start=2166
-  _globals['_DELTA']._serialized_end=2269
-  _globals['_USAGE']._serialized_start=2271
-  _globals['_USAGE']._serialized_end=2377
-  _globals['_TIMINGS']._serialized_start=2379
-  _globals['_TIMINGS']._serialized_end=2457
-  _globals['_OUTPUTEND']._serialized_start=2459
-  _globals['_OUTPUTEND']._serialized_end=2585
-  _globals['_FINAL']._serialized_start=2588
-  _globals['_FINAL']._serialized_end=2817
-  _globals['_COMPLETION']._serialized_start=2819
-  _globals['_COMPLETION']._serialized_end=2927
-  _globals['_COMPLETERESPONSE']._serialized_start=2930
-  _globals['_COMPLETERESPONSE']._serialized_end=3073
-  _globals['_TOKENIZEREQUEST']._serialized_start=3075
-  _globals['_TOKENIZEREQUEST']._serialized_end=3131
-  _globals['_TOKENIZERESPONSE']._serialized_start=3133
-  _globals['_TOKENIZERESPONSE']._serialized_end=3164
-  _globals['_DETOKENIZEREQUEST']._serialized_start=3166
-  _globals['_DETOKENIZEREQUEST']._serialized_end=3227
-  _globals['_DETOKENIZERESPONSE']._serialized_start=3229
-  _globals['_DETOKENIZERESPONSE']._serialized_end=3263
-  _globals['_GENERATION']._serialized_start=3531
-  _globals['_GENERATION']._serialized_end=3859
+  _globals['_GENERATEREQUEST']._serialized_end=1809
+  _globals['_RETENTION']._serialized_start=1812
+  _globals['_RETENTION']._serialized_end=1945
+  _globals['_GENERATERESPONSE']._serialized_start=1948
+  _globals['_GENERATERESPONSE']._serialized_end=2099
+  _globals['_TOKENLOGPROB']._serialized_start=2101
+  _globals['_TOKENLOGPROB']._serialized_end=2147
+  _globals['_POSITIONLOGPROBS']._serialized_start=2149
+  _globals['_POSITIONLOGPROBS']._serialized_end=2226
+  _globals['_PROMPTEVENT']._serialized_start=2228
+  _globals['_PROMPTEVENT']._serialized_end=2345
+  _globals['_DELTA']._serialized_start=2347
+  _globals['_DELTA']._serialized_end=2450
+  _globals['_USAGE']._serialized_start=2452
+  _globals['_USAGE']._serialized_end=2558
+  _globals['_TIMINGS']._serialized_start=2560
+  _globals['_TIMINGS']._serialized_end=2638
+  _globals['_OUTPUTEND']._serialized_start=2640
+  _globals['_OUTPUTEND']._serialized_end=2766
+  _globals['_FINAL']._serialized_start=2769
+  _globals['_FINAL']._serialized_end=2998
+  _globals['_COMPLETION']._serialized_start=3000
+  _globals['_COMPLETION']._serialized_end=3108
+  _globals['_COMPLETERESPONSE']._serialized_start=3111
+  _globals['_COMPLETERESPONSE']._serialized_end=3254
+  _globals['_TOKENIZEREQUEST']._serialized_start=3256
+  _globals['_TOKENIZEREQUEST']._serialized_end=3312
+  _globals['_TOKENIZERESPONSE']._serialized_start=3314
+  _globals['_TOKENIZERESPONSE']._serialized_end=3345
+  _globals['_DETOKENIZEREQUEST']._serialized_start=3347
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3408
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3410
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3444
+  _globals['_GENERATION']._serialized_start=3712
+  _globals['_GENERATION']._serialized_end=4040
 # @@protoc_insertion_point(module_scope)

@@ -144,7 +144,7 @@ class Logprobs(_message.Message):
     def __init__(self, top: _Optional[int] = ..., prompt: _Optional[bool] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "max_tokens", "sampling", "stop", "priority", "cache_salt", "ttft_deadline", "model", "request_id", "adapter", "n", "guide", "logprobs", "truncate_prompt", "echo")
+    __slots__ = ("prompt", "max_tokens", "sampling", "stop", "priority", "cache_salt", "ttft_deadline", "model", "request_id", "adapter", "n", "guide", "logprobs", "truncate_prompt", "echo", "retention")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +160,7 @@ class GenerateRequest(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_PROMPT_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     prompt: Prompt
     max_tokens: int
     sampling: Sampling
@@ -175,7 +176,20 @@ class GenerateRequest(_message.Message):
     logprobs: Logprobs
     truncate_prompt: int
     echo: bool
-    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., cache_salt: _Optional[str] = ..., ttft_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., adapter: _Optional[str] = ..., n: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., truncate_prompt: _Optional[int] = ..., echo: _Optional[bool] = ...) -> None: ...
+    retention: _containers.RepeatedCompositeFieldContainer[Retention]
+    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., cache_salt: _Optional[str] = ..., ttft_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., adapter: _Optional[str] = ..., n: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., truncate_prompt: _Optional[int] = ..., echo: _Optional[bool] = ..., retention: _Optional[_Iterable[_Union[Retention, _Mapping]]] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ("first", "end", "priority", "duration")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    priority: int
+    duration: _duration_pb2.Duration
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., priority: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("delta", "final", "prompt")

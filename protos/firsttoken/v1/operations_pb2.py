@@ -22,47 +22,71 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from protos.firsttoken.v1 import generation_pb2 as protos_dot_firsttoken_dot_v1_dot_generation__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/operations.proto\x12\rfirsttoken.v1\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"\x16\n\x14GetServerInfoRequest\"\xf4\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12%\n\x06limits\x18\x05 \x01(\x0b\x32\x15.firsttoken.v1.Limits\x12\x37\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32!.firsttoken.v1.EngineCapabilities\x12\x36\n\x0f\x63lient_timeouts\x18\x07 \x01(\x0b\x32\x1d.firsttoken.v1.ClientTimeouts\"F\n\x0e\x43lientTimeouts\x12\x13\n\x0binteractive\x18\x01 \x01(\x01\x12\x10\n\x08standard\x18\x02 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x01\"\x8c\x04\n\x06Limits\x12\x12\n\nvocab_size\x18\x01 \x01(\x05\x12\x13\n\x0bmax_context\x18\x02 \x01(\x05\x12\x19\n\x11max_prompt_tokens\x18\x03 \x01(\x05\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x04 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x05\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\x05\x12\x1d\n\x15max_stop_string_bytes\x18\x07 \x01(\x05\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\x05\x12\x1c\n\x14max_cache_salt_bytes\x18\t \x01(\x05\x12\x15\n\rmax_sequences\x18\n \x01(\x05\x12\x1c\n\x14max_waiting_requests\x18\x0b \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x0c \x01(\x05\x12\x12\n\nblock_size\x18\r \x01(\x05\x12\x13\n\x0bmax_outputs\x18\x0e \x01(\x05\x12\x18\n\x10max_top_logprobs\x18\x0f \x01(\x05\x12\x18\n\x10max_logit_biases\x18\x10 \x01(\x05\x12\x15\n\rmax_bad_words\x18\x11 \x01(\x05\x12\x19\n\x11max_bad_word_size\x18\x12 \x01(\x05\x12\x17\n\x0fmax_guide_bytes\x18\x13 \x01(\x05\x12\x1b\n\x13max_request_id_size\x18\x14 \x01(\x05\"\x80\x01\n\x12\x45ngineCapabilities\x12\x17\n\x0f\x62\x61tch_invariant\x18\x01 \x01(\x08\x12\x12\n\npreemption\x18\x02 \x01(\x08\x12\r\n\x05score\x18\x03 \x01(\x08\x12\r\n\x05masks\x18\x04 \x01(\x08\x12\x10\n\x08\x61\x64\x61pters\x18\x05 \x01(\x08\x12\r\n\x05salts\x18\x06 \x01(\x08\"\x10\n\x0eGetLoadRequest\"\xc8\x01\n\x0fGetLoadResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0f\n\x07running\x18\x02 \x01(\x05\x12.\n\x07waiting\x18\x03 \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x16\n\x0ewaiting_tokens\x18\x04 \x01(\x03\x12\x16\n\x0ekv_utilisation\x18\x05 \x01(\x01\x12\x11\n\tkv_cached\x18\x06 \x01(\x01\x12\x14\n\x0copen_streams\x18\x07 \x01(\x05\x12\x0c\n\x04\x62usy\x18\x08 \x01(\x01\"F\n\x0eWaitingByClass\x12\x13\n\x0binteractive\x18\x01 \x01(\x05\x12\x10\n\x08standard\x18\x02 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x05\"\x1f\n\x0fGetStepsRequest\x12\x0c\n\x04last\x18\x01 \x01(\x05\"6\n\x10GetStepsResponse\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.firsttoken.v1.Step\"\xb6\x02\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0b\n\x03\x61ge\x18\x02 \x01(\x01\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\x16\n\x0e\x65ngine_seconds\x18\x04 \x01(\x01\x12\x16\n\x0esample_seconds\x18\x05 \x01(\x01\x12$\n\x04rows\x18\x06 \x03(\x0b\x32\x16.firsttoken.v1.StepRow\x12\x0e\n\x06\x63opies\x18\x07 \x01(\x05\x12\x0e\n\x06opened\x18\x08 \x03(\x03\x12\x0e\n\x06\x63losed\x18\t \x03(\x03\x12\x11\n\tresponses\x18\n \x01(\x05\x12.\n\x07waiting\x18\x0b \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x0f\n\x07running\x18\x0c \x01(\x05\x12\x13\n\x0b\x62locks_free\x18\r \x01(\x03\x12\x13\n\x0bpreemptions\x18\x0e \x01(\x03\"[\n\x07StepRow\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x12\n\nnew_tokens\x18\x02 \x01(\x05\x12\x0c\n\x04past\x18\x03 \x01(\x05\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x05\x12\x0c\n\x04want\x18\x05 \x01(\t\"7\n\x11LoadEngineRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0f\n\x07replace\x18\x02 \x01(\x08\"H\n\x12LoadEngineResponse\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t2\x96\x03\n\nOperations\x12Z\n\rGetServerInfo\x12#.firsttoken.v1.GetServerInfoRequest\x1a$.firsttoken.v1.GetServerInfoResponse\x12H\n\x07GetLoad\x12\x1d.firsttoken.v1.GetLoadRequest\x1a\x1e.firsttoken.v1.GetLoadResponse\x12\x42\n\x05\x41\x62ort\x12\x1b.firsttoken.v1.AbortRequest\x1a\x1c.firsttoken.v1.AbortResponse\x12Q\n\nLoadEngine\x12 .firsttoken.v1.LoadEngineRequest\x1a!.firsttoken.v1.LoadEngineResponse\x12K\n\x08GetSteps\x12\x1e.firsttoken.v1.GetStepsRequest\x1a\x1f.firsttoken.v1.GetStepsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/firsttoken/v1/operations.proto\x12\rfirsttoken.v1\x1a%protos/firsttoken/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"^\n\x11WarmPrefixRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"B\n\x12WarmPrefixResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\"\x9e\x01\n\x10PinPrefixRequest\x12%\n\x06prompt\x18\x01 \x01(\x0b\x32\x15.firsttoken.v1.Prompt\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\t\x12/\n\x0ctime_to_live\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x11PinPrefixResponse\x12+\n\x06prefix\x18\x01 \x01(\x0b\x32\x1b.firsttoken.v1.CachedPrefix\"$\n\x12UnpinPrefixRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"\'\n\x13UnpinPrefixResponse\x12\x10\n\x08unpinned\x18\x01 \x01(\x08\"#\n\x13ListPrefixesRequest\x12\x0c\n\x04most\x18\x01 \x01(\x05\"E\n\x14ListPrefixesResponse\x12-\n\x08prefixes\x18\x01 \x03(\x0b\x32\x1b.firsttoken.v1.CachedPrefix\"\x9a\x01\n\x0c\x43\x61\x63hedPrefix\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x05\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x05\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0e\n\x06reuses\x18\x05 \x01(\x03\x12\x0e\n\x06in_use\x18\x06 \x01(\x08\x12-\n\npinned_for\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"#\n\x11\x43learCacheRequest\x12\x0e\n\x06pinned\x18\x01 \x01(\x08\"C\n\x12\x43learCacheResponse\x12\x18\n\x10\x66orgotten_blocks\x18\x01 \x01(\x05\x12\x13\n\x0bkept_blocks\x18\x02 \x01(\x05\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"\x16\n\x14GetServerInfoRequest\"\xf4\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12%\n\x06limits\x18\x05 \x01(\x0b\x32\x15.firsttoken.v1.Limits\x12\x37\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32!.firsttoken.v1.EngineCapabilities\x12\x36\n\x0f\x63lient_timeouts\x18\x07 \x01(\x0b\x32\x1d.firsttoken.v1.ClientTimeouts\"F\n\x0e\x43lientTimeouts\x12\x13\n\x0binteractive\x18\x01 \x01(\x01\x12\x10\n\x08standard\x18\x02 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x01\"\x8c\x04\n\x06Limits\x12\x12\n\nvocab_size\x18\x01 \x01(\x05\x12\x13\n\x0bmax_context\x18\x02 \x01(\x05\x12\x19\n\x11max_prompt_tokens\x18\x03 \x01(\x05\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x04 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x05\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\x05\x12\x1d\n\x15max_stop_string_bytes\x18\x07 \x01(\x05\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\x05\x12\x1c\n\x14max_cache_salt_bytes\x18\t \x01(\x05\x12\x15\n\rmax_sequences\x18\n \x01(\x05\x12\x1c\n\x14max_waiting_requests\x18\x0b \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x0c \x01(\x05\x12\x12\n\nblock_size\x18\r \x01(\x05\x12\x13\n\x0bmax_outputs\x18\x0e \x01(\x05\x12\x18\n\x10max_top_logprobs\x18\x0f \x01(\x05\x12\x18\n\x10max_logit_biases\x18\x10 \x01(\x05\x12\x15\n\rmax_bad_words\x18\x11 \x01(\x05\x12\x19\n\x11max_bad_word_size\x18\x12 \x01(\x05\x12\x17\n\x0fmax_guide_bytes\x18\x13 \x01(\x05\x12\x1b\n\x13max_request_id_size\x18\x14 \x01(\x05\"\x93\x01\n\x12\x45ngineCapabilities\x12\x17\n\x0f\x62\x61tch_invariant\x18\x01 \x01(\x08\x12\x12\n\npreemption\x18\x02 \x01(\x08\x12\r\n\x05score\x18\x03 \x01(\x08\x12\r\n\x05masks\x18\x04 \x01(\x08\x12\x10\n\x08\x61\x64\x61pters\x18\x05 \x01(\x08\x12\r\n\x05salts\x18\x06 \x01(\x08\x12\x11\n\tretention\x18\x07 \x01(\x08\"\x10\n\x0eGetLoadRequest\"\xc8\x01\n\x0fGetLoadResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0f\n\x07running\x18\x02 \x01(\x05\x12.\n\x07waiting\x18\x03 \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x16\n\x0ewaiting_tokens\x18\x04 \x01(\x03\x12\x16\n\x0ekv_utilisation\x18\x05 \x01(\x01\x12\x11\n\tkv_cached\x18\x06 \x01(\x01\x12\x14\n\x0copen_streams\x18\x07 \x01(\x05\x12\x0c\n\x04\x62usy\x18\x08 \x01(\x01\"F\n\x0eWaitingByClass\x12\x13\n\x0binteractive\x18\x01 \x01(\x05\x12\x10\n\x08standard\x18\x02 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x05\"\x1f\n\x0fGetStepsRequest\x12\x0c\n\x04last\x18\x01 \x01(\x05\"6\n\x10GetStepsResponse\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.firsttoken.v1.Step\"\xb6\x02\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0b\n\x03\x61ge\x18\x02 \x01(\x01\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\x16\n\x0e\x65ngine_seconds\x18\x04 \x01(\x01\x12\x16\n\x0esample_seconds\x18\x05 \x01(\x01\x12$\n\x04rows\x18\x06 \x03(\x0b\x32\x16.firsttoken.v1.StepRow\x12\x0e\n\x06\x63opies\x18\x07 \x01(\x05\x12\x0e\n\x06opened\x18\x08 \x03(\x03\x12\x0e\n\x06\x63losed\x18\t \x03(\x03\x12\x11\n\tresponses\x18\n \x01(\x05\x12.\n\x07waiting\x18\x0b \x01(\x0b\x32\x1d.firsttoken.v1.WaitingByClass\x12\x0f\n\x07running\x18\x0c \x01(\x05\x12\x13\n\x0b\x62locks_free\x18\r \x01(\x03\x12\x13\n\x0bpreemptions\x18\x0e \x01(\x03\"[\n\x07StepRow\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x12\n\nnew_tokens\x18\x02 \x01(\x05\x12\x0c\n\x04past\x18\x03 \x01(\x05\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x05\x12\x0c\n\x04want\x18\x05 \x01(\t\"7\n\x11LoadEngineRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0f\n\x07replace\x18\x02 \x01(\x08\"H\n\x12LoadEngineResponse\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t2\xbb\x06\n\nOperations\x12Z\n\rGetServerInfo\x12#.firsttoken.v1.GetServerInfoRequest\x1a$.firsttoken.v1.GetServerInfoResponse\x12H\n\x07GetLoad\x12\x1d.firsttoken.v1.GetLoadRequest\x1a\x1e.firsttoken.v1.GetLoadResponse\x12\x42\n\x05\x41\x62ort\x12\x1b.firsttoken.v1.AbortRequest\x1a\x1c.firsttoken.v1.AbortResponse\x12Q\n\nLoadEngine\x12 .firsttoken.v1.LoadEngineRequest\x1a!.firsttoken.v1.LoadEngineResponse\x12K\n\x08GetSteps\x12\x1e.firsttoken.v1.GetStepsRequest\x1a\x1f.firsttoken.v1.GetStepsResponse\x12Q\n\nWarmPrefix\x12 .firsttoken.v1.WarmPrefixRequest\x1a!.firsttoken.v1.WarmPrefixResponse\x12N\n\tPinPrefix\x12\x1f.firsttoken.v1.PinPrefixRequest\x1a .firsttoken.v1.PinPrefixResponse\x12T\n\x0bUnpinPrefix\x12!.firsttoken.v1.UnpinPrefixRequest\x1a\".firsttoken.v1.UnpinPrefixResponse\x12W\n\x0cListPrefixes\x12\".firsttoken.v1.ListPrefixesRequest\x1a#.firsttoken.v1.ListPrefixesResponse\x12Q\n\nClearCache\x12 .firsttoken.v1.ClearCacheRequest\x1a!.firsttoken.v1.ClearCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.firsttoken.v1.operations_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ABORTREQUEST']._serialized_start=56
-  _globals['_ABORTREQUEST']._serialized_end=90
-  _globals['_ABORTRESPONSE']._serialized_start=92
-  _globals['_ABORTRESPONSE']._serialized_end=124
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=126
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=148
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=151
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=395
-  _globals['_CLIENTTIMEOUTS']._serialized_start=397
-  _globals['_CLIENTTIMEOUTS']._serialized_end=467
-  _globals['_LIMITS']._serialized_start=470
-  _globals['_LIMITS']._serialized_end=994
-  _globals['_ENGINECAPABILITIES']._serialized_start=997
-  _globals['_ENGINECAPABILITIES']._serialized_end=1125
-  _globals['_GETLOADREQUEST']._serialized_start=1127
-  _globals['_GETLOADREQUEST']._serialized_end=1143
-  _globals['_GETLOADRESPONSE']._serialized_start=1146
-  _globals['_GETLOADRESPONSE']._serialized_end=1346
-  _globals['_WAITINGBYCLASS']._serialized_start=1348
-  _globals['_WAITINGBYCLASS']._serialized_end=1418
-  _globals['_GETSTEPSREQUEST']._serialized_start=1420
-  _globals['_GETSTEPSREQUEST']._serialized_end=1451
-  _globals['_GETSTEPSRESPONSE']._serialized_start=1453
-  _globals['_GETSTEPSRESPONSE']._serialized_end=1507
-  _globals['_STEP']._serialized_start=1510
-  _globals['_STEP']._serialized_end=1820
-  _globals['_STEPROW']._serialized_start=1822
-  _globals['_STEPROW']._serialized_end=1913
-  _globals['_LOADENGINEREQUEST']._serialized_start=1915
-  _globals['_LOADENGINEREQUEST']._serialized_end=1970
-  _globals['_LOADENGINERESPONSE']._serialized_start=1972
-  _globals['_LOADENGINERESPONSE']._serialized_end=2044
-  _globals['_OPERATIONS']._serialized_start=2047
-  _globals['_OPERATIONS']._serialized_end=2453
+  _globals['_WARMPREFIXREQUEST']._serialized_start=127
+  _globals['_WARMPREFIXREQUEST']._serialized_end=221
+  _globals['_WARMPREFIXRESPONSE']._serialized_start=223
+  _globals['_WARMPREFIXRESPONSE']._serialized_end=289
+  _globals['_PINPREFIXREQUEST']._serialized_start=292
+  _globals['_PINPREFIXREQUEST']._serialized_end=450
+  _globals['_PINPREFIXRESPONSE']._serialized_start=452
+  _globals['_PINPREFIXRESPONSE']._serialized_end=516
+  _globals['_UNPINPREFIXREQUEST']._serialized_start=518
+  _globals['_UNPINPREFIXREQUEST']._serialized_end=554
+  _globals['_UNPINPREFIXRESPONSE']._serialized_start=556
+  _globals['_UNPINPREFIXRESPONSE']._serialized_end=595
+  _globals['_LISTPREFIXESREQUEST']._serialized_start=597
+  _globals['_LISTPREFIXESREQUEST']._serialized_end=632
+  _globals['_LISTPREFIXESRESPONSE']._serialized_start=634
+  _globals['_LISTPREFIXESRESPONSE']._serialized_end=703
+  _globals['_CACHEDPREFIX']._serialized_start=706
+  _globals['_CACHEDPREFIX']._serialized_end=860
+  _globals['_CLEARCACHEREQUEST']._serialized_start=862
+  _globals['_CLEARCACHEREQUEST']._serialized_end=897
+  _globals['_CLEARCACHERESPONSE']._serialized_start=899
+  _globals['_CLEARCACHERESPONSE']._serialized_end=966
+  _globals['_ABORTREQUEST']._serialized_start=968
+  _globals['_ABORTREQUEST']._serialized_end=1002
+  _globals['_ABORTRESPONSE']._serialized_start=1004
+  _globals['_ABORTRESPONSE']._serialized_end=1036
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=1038
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=1060
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=1063
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=1307
+  _globals['_CLIENTTIMEOUTS']._serialized_start=1309
+  _globals['_CLIENTTIMEOUTS']._serialized_end=1379
+  _globals['_LIMITS']._serialized_start=1382
+  _globals['_LIMITS']._serialized_end=1906
+  _globals['_ENGINECAPABILITIES']._serialized_start=1909
+  _globals['_ENGINECAPABILITIES']._serialized_end=2056
+  _globals['_GETLOADREQUEST']._serialized_start=2058
+  _globals['_GETLOADREQUEST']._serialized_end=2074
+  _globals['_GETLOADRESPONSE']._serialized_start=2077
+  _globals['_GETLOADRESPONSE']._serialized_end=2277
+  _globals['_WAITINGBYCLASS']._serialized_start=2279
+  _globals['_WAITINGBYCLASS']._serialized_end=2349
+  _globals['_GETSTEPSREQUEST']._serialized_start=2351
+  _globals['_GETSTEPSREQUEST']._serialized_end=2382
+  _globals['_GETSTEPSRESPONSE']._serialized_start=2384
+  _globals['_GETSTEPSRESPONSE']._serialized_end=2438
+  _globals['_STEP']._serialized_start=2441
+  _globals['_STEP']._serialized_end=2751
+  _globals['_STEPROW']._serialized_start=2753
+  _globals['_STEPROW']._serialized_end=2844
+  _globals['_LOADENGINEREQUEST']._serialized_start=2846
+  _globals['_LOADENGINEREQUEST']._serialized_end=2901
+  _globals['_LOADENGINERESPONSE']._serialized_start=2903
+  _globals['_LOADENGINERESPONSE']._serialized_end=2975
+  _globals['_OPERATIONS']._serialized_start=2978
+  _globals['_OPERATIONS']._serialized_end=3805
 # @@protoc_insertion_point(module_scope)

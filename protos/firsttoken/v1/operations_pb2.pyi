@@ -1,3 +1,7 @@
+import datetime
+
+from protos.firsttoken.v1 import generation_pb2 as _generation_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -5,6 +9,100 @@ from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class WarmPrefixRequest(_message.Message):
+    __slots__ = ("prompt", "cache_salt", "tenant")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    prompt: _generation_pb2.Prompt
+    cache_salt: str
+    tenant: str
+    def __init__(self, prompt: _Optional[_Union[_generation_pb2.Prompt, _Mapping]] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class WarmPrefixResponse(_message.Message):
+    __slots__ = ("prompt_tokens", "cached_tokens")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    cached_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+
+class PinPrefixRequest(_message.Message):
+    __slots__ = ("prompt", "cache_salt", "tenant", "prefix", "time_to_live")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_LIVE_FIELD_NUMBER: _ClassVar[int]
+    prompt: _generation_pb2.Prompt
+    cache_salt: str
+    tenant: str
+    prefix: str
+    time_to_live: _duration_pb2.Duration
+    def __init__(self, prompt: _Optional[_Union[_generation_pb2.Prompt, _Mapping]] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., prefix: _Optional[str] = ..., time_to_live: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class PinPrefixResponse(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: CachedPrefix
+    def __init__(self, prefix: _Optional[_Union[CachedPrefix, _Mapping]] = ...) -> None: ...
+
+class UnpinPrefixRequest(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class UnpinPrefixResponse(_message.Message):
+    __slots__ = ("unpinned",)
+    UNPINNED_FIELD_NUMBER: _ClassVar[int]
+    unpinned: bool
+    def __init__(self, unpinned: _Optional[bool] = ...) -> None: ...
+
+class ListPrefixesRequest(_message.Message):
+    __slots__ = ("most",)
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    most: int
+    def __init__(self, most: _Optional[int] = ...) -> None: ...
+
+class ListPrefixesResponse(_message.Message):
+    __slots__ = ("prefixes",)
+    PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    prefixes: _containers.RepeatedCompositeFieldContainer[CachedPrefix]
+    def __init__(self, prefixes: _Optional[_Iterable[_Union[CachedPrefix, _Mapping]]] = ...) -> None: ...
+
+class CachedPrefix(_message.Message):
+    __slots__ = ("name", "tokens", "blocks", "bytes", "reuses", "in_use", "pinned_for")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REUSES_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    tokens: int
+    blocks: int
+    bytes: int
+    reuses: int
+    in_use: bool
+    pinned_for: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., reuses: _Optional[int] = ..., in_use: _Optional[bool] = ..., pinned_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ClearCacheRequest(_message.Message):
+    __slots__ = ("pinned",)
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    pinned: bool
+    def __init__(self, pinned: _Optional[bool] = ...) -> None: ...
+
+class ClearCacheResponse(_message.Message):
+    __slots__ = ("forgotten_blocks", "kept_blocks")
+    FORGOTTEN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    forgotten_blocks: int
+    kept_blocks: int
+    def __init__(self, forgotten_blocks: _Optional[int] = ..., kept_blocks: _Optional[int] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("request_id",)
@@ -95,20 +193,22 @@ class Limits(_message.Message):
     def __init__(self, vocab_size: _Optional[int] = ..., max_context: _Optional[int] = ..., max_prompt_tokens: _Optional[int] = ..., default_max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_cache_salt_bytes: _Optional[int] = ..., max_sequences: _Optional[int] = ..., max_waiting_requests: _Optional[int] = ..., max_waiting_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., max_outputs: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., max_logit_biases: _Optional[int] = ..., max_bad_words: _Optional[int] = ..., max_bad_word_size: _Optional[int] = ..., max_guide_bytes: _Optional[int] = ..., max_request_id_size: _Optional[int] = ...) -> None: ...
 
 class EngineCapabilities(_message.Message):
-    __slots__ = ("batch_invariant", "preemption", "score", "masks", "adapters", "salts")
+    __slots__ = ("batch_invariant", "preemption", "score", "masks", "adapters", "salts", "retention")
     BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
     PREEMPTION_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     MASKS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     SALTS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     batch_invariant: bool
     preemption: bool
     score: bool
     masks: bool
     adapters: bool
     salts: bool
-    def __init__(self, batch_invariant: _Optional[bool] = ..., preemption: _Optional[bool] = ..., score: _Optional[bool] = ..., masks: _Optional[bool] = ..., adapters: _Optional[bool] = ..., salts: _Optional[bool] = ...) -> None: ...
+    retention: bool
+    def __init__(self, batch_invariant: _Optional[bool] = ..., preemption: _Optional[bool] = ..., score: _Optional[bool] = ..., masks: _Optional[bool] = ..., adapters: _Optional[bool] = ..., salts: _Optional[bool] = ..., retention: _Optional[bool] = ...) -> None: ...
 
 class GetLoadRequest(_message.Message):
     __slots__ = ()

@@ -60,6 +60,31 @@ class OperationsStub:
                 request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.SerializeToString,
                 response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsResponse.FromString,
                 _registered_method=True)
+        self.WarmPrefix = channel.unary_unary(
+                '/firsttoken.v1.Operations/WarmPrefix',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.WarmPrefixRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.WarmPrefixResponse.FromString,
+                _registered_method=True)
+        self.PinPrefix = channel.unary_unary(
+                '/firsttoken.v1.Operations/PinPrefix',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.PinPrefixRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.PinPrefixResponse.FromString,
+                _registered_method=True)
+        self.UnpinPrefix = channel.unary_unary(
+                '/firsttoken.v1.Operations/UnpinPrefix',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.UnpinPrefixRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.UnpinPrefixResponse.FromString,
+                _registered_method=True)
+        self.ListPrefixes = channel.unary_unary(
+                '/firsttoken.v1.Operations/ListPrefixes',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ListPrefixesRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ListPrefixesResponse.FromString,
+                _registered_method=True)
+        self.ClearCache = channel.unary_unary(
+                '/firsttoken.v1.Operations/ClearCache',
+                request_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ClearCacheRequest.SerializeToString,
+                response_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ClearCacheResponse.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -103,6 +128,42 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WarmPrefix(self, request, context):
+        """Computes a prompt ahead of its use, so that the prefix cache has it: a request for no new tokens. Waits for its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinPrefix(self, request, context):
+        """Keeps a prefix in the cache, whatever else wants its blocks, for a time. A prompt is computed first where it is not cached.
+        RESOURCE_EXHAUSTED where pins would leave too few blocks, FAILED_PRECONDITION where nothing is cached under the name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinPrefix(self, request, context):
+        """Ends a pin before its time. What it kept stays cached until its blocks are wanted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPrefixes(self, request, context):
+        """The prefixes that were reused most: names and sizes, never tokens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClearCache(self, request, context):
+        """Forgets what is cached. Blocks of running requests stay until these end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -130,6 +191,31 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.GetSteps,
                     request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.FromString,
                     response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsResponse.SerializeToString,
+            ),
+            'WarmPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.WarmPrefix,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.WarmPrefixRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.WarmPrefixResponse.SerializeToString,
+            ),
+            'PinPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinPrefix,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.PinPrefixRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.PinPrefixResponse.SerializeToString,
+            ),
+            'UnpinPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinPrefix,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.UnpinPrefixRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.UnpinPrefixResponse.SerializeToString,
+            ),
+            'ListPrefixes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPrefixes,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ListPrefixesRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ListPrefixesResponse.SerializeToString,
+            ),
+            'ClearCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClearCache,
+                    request_deserializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ClearCacheRequest.FromString,
+                    response_serializer=protos_dot_firsttoken_dot_v1_dot_operations__pb2.ClearCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -268,6 +354,141 @@ class Operations:
             '/firsttoken.v1.Operations/GetSteps',
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsRequest.SerializeToString,
             protos_dot_firsttoken_dot_v1_dot_operations__pb2.GetStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WarmPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/WarmPrefix',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.WarmPrefixRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.WarmPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/PinPrefix',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.PinPrefixRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.PinPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/UnpinPrefix',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.UnpinPrefixRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.UnpinPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPrefixes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/ListPrefixes',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.ListPrefixesRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.ListPrefixesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClearCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/firsttoken.v1.Operations/ClearCache',
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.ClearCacheRequest.SerializeToString,
+            protos_dot_firsttoken_dot_v1_dot_operations__pb2.ClearCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,
