@@ -171,8 +171,10 @@ def overhead(bench: Workbench) -> dict[str, Any]:
         "from tensorrt_llm._tensorrt_engine import LLM\n"
         "from tensorrt_llm import SamplingParams\n"
         "async def main():\n"
-        "    llm, times = LLM(model=sys.argv[1]), []\n"
-        "    async for _ in llm.generate_async('Once upon a time', SamplingParams(max_tokens=200, top_k=1), streaming=True):\n"
+        # Ids in and out, as on our side: an engine directory has no tokenizer that the library would find.
+        "    llm, times = LLM(model=sys.argv[1], skip_tokenizer_init=True), []\n"
+        "    asked = SamplingParams(max_tokens=100, top_k=1, end_id=-1, pad_id=0, detokenize=False)\n"
+        "    async for _ in llm.generate_async(list(range(10, 20)), asked, streaming=True):\n"
         "        times.append(time.perf_counter())\n"
         "    print(json.dumps([b - a for a, b in zip(times, times[1:])]))\n"
         "if __name__ == '__main__':\n"
