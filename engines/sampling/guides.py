@@ -155,11 +155,13 @@ def _grammar(guide: Guide) -> str:
     if guide.kind == "choice":
         options = " | ".join(json.dumps(option, ensure_ascii=False) for option in json.loads(guide.text))
         return str(llguidance.LLMatcher.grammar_from_lark(f"start: {options}"))
+    # "true" is a schema as well, that of every document, but nothing that options can be written into.
+    schema = "{}" if guide.text.strip() == "true" else guide.text
     try:
         # Free whitespace would let a model fill its max_tokens with blanks.
-        return str(llguidance.LLMatcher.grammar_from_json_schema(guide.text, defaults={"whitespace_flexible": False}))
+        return str(llguidance.LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": False}))
     except ValueError as error:
-        raise GuideError(f"is no valid JSON: {_first_line(str(error))}") from error
+        raise GuideError(f"is no JSON schema that a document can satisfy: {_first_line(str(error))}") from error
 
 
 def _first_line(text: str) -> str:

