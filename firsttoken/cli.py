@@ -22,6 +22,7 @@ from importlib import import_module
 from types import ModuleType
 
 from firsttoken import commands
+from firsttoken.command_line import CommandParser
 from firsttoken.errors import FirstTokenError
 
 _ORDER = (
@@ -77,7 +78,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _run(verb: str, module: ModuleType, rest: list[str]) -> int:
     if hasattr(module, "run_raw"):
         return int(module.run_raw(rest))
-    parser = argparse.ArgumentParser(prog=f"firsttoken {verb}", description=_sentence(module.HELP))
+    parser = CommandParser(prog=f"firsttoken {verb}", description=_sentence(module.HELP))
     module.add_arguments(parser)
     return int(module.run(parser.parse_args(rest)))
 

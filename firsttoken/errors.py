@@ -46,6 +46,7 @@ class CallError(FirstTokenError):
         field: str | None = None,
         reason: str | None = None,
         retry_after: float | None = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -57,6 +58,8 @@ class CallError(FirstTokenError):
         """The server's word for programs, e.g. ``"OVERLOADED"``, where it gave one."""
         self.retry_after = retry_after
         """Seconds after which to try again, where the server gave them."""
+        self.request_id = request_id
+        """The request's name in the server's logs, where it had got one."""
 
 
 class InvalidRequestError(CallError):

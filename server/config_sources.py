@@ -163,7 +163,8 @@ def _toml_value(value: bool | float | str) -> str:
 
 
 def parse_flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split ``--section.key VALUE`` and ``--section.key=VALUE`` from the other arguments. Raises ConfigError for a missing value."""
+    """Split ``--section.key VALUE`` and ``--section.key=VALUE`` from the other arguments. Raises ConfigError for a missing value
+    and for a flag that is given twice: neither value may win without a word."""
     flags: dict[str, str] = {}
     rest: list[str] = []
     remaining = iter(arguments)
@@ -176,5 +177,8 @@ def parse_flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             value = next(remaining, "")
             if not value or value.startswith("--"):
                 raise ConfigError(f"the command line: {name} needs a value")
-        flags[name.removeprefix("--")] = value
+        path = name.removeprefix("--")
+        if path in flags:
+            raise ConfigError(f"the command line: {name} is given twice: {flags[path]} and {value}")
+        flags[path] = value
     return flags, rest

@@ -3,7 +3,20 @@
 from firsttoken.client.aio_client import AsyncClient
 from firsttoken.client.aio_stream import AsyncStream
 from firsttoken.client.channels import Tls
-from firsttoken.client.requests import GenerateOptions
+from firsttoken.client.options import GenerateOptions
+from firsttoken.client.outputs import (
+    Answer,
+    Completion,
+    Delta,
+    Final,
+    FinishReason,
+    OutputEnd,
+    PositionLogprobs,
+    PromptEcho,
+    Timings,
+    TokenLogprob,
+    Usage,
+)
 from firsttoken.client.retries import RetryPolicy
 from firsttoken.client.stream import Stream
 from firsttoken.client.sync_client import Client
@@ -12,17 +25,14 @@ from firsttoken.client.values import (
     Capabilities,
     ClearedCache,
     ClientTimeouts,
-    Delta,
-    Final,
-    FinishReason,
     Limits,
     Load,
     Message,
     Priority,
     Retention,
     ServerInfo,
-    Timings,
-    Usage,
+    Step,
+    StepRow,
     Warmed,
 )
 from firsttoken.errors import (
@@ -43,6 +53,7 @@ from firsttoken.errors import (
 
 __all__ = [
     "AccessError",
+    "Answer",
     "ArgumentError",
     "AsyncClient",
     "AsyncStream",
@@ -53,6 +64,7 @@ __all__ = [
     "ClearedCache",
     "Client",
     "ClientTimeouts",
+    "Completion",
     "ConflictError",
     "DeadlineError",
     "Delta",
@@ -65,16 +77,22 @@ __all__ = [
     "Load",
     "Message",
     "NotFoundError",
+    "OutputEnd",
     "OverloadedError",
+    "PositionLogprobs",
     "Priority",
+    "PromptEcho",
     "Retention",
     "RetryPolicy",
     "ServerFaultError",
     "ServerInfo",
+    "Step",
+    "StepRow",
     "Stream",
     "StreamStateError",
     "Timings",
     "Tls",
+    "TokenLogprob",
     "UnavailableError",
     "Usage",
     "Warmed",

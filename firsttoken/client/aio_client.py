@@ -15,10 +15,12 @@ from firsttoken.client import replies, requests
 from firsttoken.client.aio_stream import AsyncStream
 from firsttoken.client.base import BaseClient
 from firsttoken.client.channels import Stubs
+from firsttoken.client.options import Conversation, GenerateOptions, PrefixOptions, Tools
+from firsttoken.client.outputs import Answer
 from firsttoken.client.patience import ASKING
 from firsttoken.client.readiness import ReadinessPoll
-from firsttoken.client.requests import Conversation, GenerateOptions, PrefixOptions
-from firsttoken.client.values import CachedPrefix, ClearedCache, Load, ServerInfo, Warmed
+from firsttoken.client.retries import Attempts
+from firsttoken.client.values import CachedPrefix, ClearedCache, Load, ServerInfo, Step, Warmed
 from protos.firsttoken.v1 import operations_pb2
 
 
@@ -38,11 +40,20 @@ class AsyncClient(BaseClient):
         """As Client.generate: the request is sent at once; read the stream, or ``await`` its text(). Not a coroutine."""
         return AsyncStream(*self._generation(prompt, options))
 
+    async def complete(self, prompt: str | Sequence[int] | None = None, **options: Unpack[GenerateOptions]) -> Answer:
+        """As Client.complete; cancelling the task cancels the request."""
+        return replies.answer_of(await self._send(*self._generation(prompt, options, whole=True)))
+
     async def tokenize(
-        self, prompt: str | None = None, *, messages: Conversation | None = None, timeout: float | None = None
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Conversation | None = None,
+        tools: Tools | None = None,
+        timeout: float | None = None,
     ) -> list[int]:
         """As Client.tokenize."""
-        request = requests.tokenize_request(prompt, messages)
+        request = requests.tokenize_request(prompt, messages, tools)
         return list((await self._call(self._connections.next().generation.Tokenize, request, timeout)).ids)
 
     async def detokenize(
@@ -61,6 +72,17 @@ class AsyncClient(BaseClient):
         """As Client.load."""
         method = self._connections.next().operations.GetLoad
         return replies.load_of(await self._call(method, operations_pb2.GetLoadRequest(), timeout))
+
+    async def abort(self, request_id: str, *, timeout: float | None = None) -> bool:
+        """As Client.abort."""
+        request = operations_pb2.AbortRequest(request_id=request_id)
+        return bool((await self._call(self._connections.next().operations.Abort, request, timeout)).aborted)
+
+    async def steps(self, last: int = 0, *, timeout: float | None = None) -> list[Step]:
+        """As Client.steps."""
+        request = operations_pb2.GetStepsRequest(last=last)
+        reply = await self._call(self._connections.next().operations.GetSteps, request, timeout)
+        return [replies.step_of(step) for step in reply.steps]
 
     async def load_engine(self, directory: str, *, replace: bool = False, timeout: float | None = None) -> ServerInfo:
         """As Client.load_engine."""
@@ -147,9 +169,14 @@ class AsyncClient(BaseClient):
             self._patience.learn(await stubs.operations.GetServerInfo(request, timeout=ASKING, metadata=self._metadata))
 
     async def _call(self, method: Callable[..., Any], request: Any, timeout: float | None) -> Any:  # noqa: ANN401 - grpc has no types
-        attempts = self._attempts(timeout)
+        return await self._send(
+            lambda left: method(request, timeout=left, metadata=self._metadata), self._attempts(timeout)
+        )
+
+    async def _send(self, send: Callable[[float | None], Any], attempts: Attempts) -> Any:  # noqa: ANN401 - as above
         while True:
             try:
-                return await method(request, timeout=attempts.remaining(), metadata=self._metadata)
+                return await send(attempts.remaining())
             except grpc.RpcError as failure:
-                await asyncio.sleep(attempts.next_delay(failure, taken=False))
+                # Headers mean that the server has taken the request in.
+                await asyncio.sleep(attempts.next_delay(failure, taken=bool(len(failure.initial_metadata() or ()))))

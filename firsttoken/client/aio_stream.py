@@ -11,9 +11,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from firsttoken.client.record import StreamRecord
+from firsttoken.client.outputs import Answer, Delta, Final, PromptEcho
+from firsttoken.client.record import REQUEST_ID_KEY, StreamRecord
 from firsttoken.client.retries import Attempts
-from firsttoken.client.values import Delta, Final
 from firsttoken.errors import CallCancelledError, StreamStateError
 from protos.firsttoken.v1 import generation_pb2 as pb
 
@@ -42,15 +42,31 @@ class AsyncStream:
         return self._deltas()
 
     async def text(self) -> str:
-        """Read to the end; the whole text."""
+        """Read to the end; the whole text, of several outputs the first one's."""
         async for _ in self:
             pass
         return self._record.text
+
+    async def answer(self) -> Answer:
+        """As Stream.answer."""
+        async for _ in self:
+            pass
+        return self._record.answer
 
     @property
     def final(self) -> Final:
         """How the request ended. Raises StreamStateError before it has."""
         return self._record.final
+
+    @property
+    def prompt(self) -> PromptEcho | None:
+        """As Stream.prompt."""
+        return self._record.prompt
+
+    @property
+    def request_id(self) -> str | None:
+        """As Stream.request_id."""
+        return self._record.request_id
 
     @property
     def first_token_seconds(self) -> float | None:
@@ -105,6 +121,8 @@ class AsyncStream:
                 self._raise_if_closed()
                 raise
             else:
+                if not self._record.messages:
+                    self._record.request_id = dict(await self._call.initial_metadata()).get(REQUEST_ID_KEY)
                 return None if message is grpc.aio.EOF else message
 
     async def _again(self, failure: grpc.RpcError) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from firsttoken.client.channels import DEFAULT_ADDRESS, Connections, Stubs, Tls, stays_on_this_machine
+from firsttoken.client.options import GenerateOptions
 from firsttoken.client.patience import Patience
-from firsttoken.client.requests import GenerateOptions, generate_request
+from firsttoken.client.requests import generate_request
 from firsttoken.client.retries import Attempts, RetryPolicy
 from firsttoken.errors import ArgumentError
 
@@ -58,12 +59,12 @@ class BaseClient:
         return Attempts(self._retry, None if timeout == math.inf else timeout)
 
     def _generation(
-        self, prompt: str | Sequence[int] | None, options: GenerateOptions
+        self, prompt: str | Sequence[int] | None, options: GenerateOptions, *, whole: bool = False
     ) -> tuple[Callable[[float | None], Any], Attempts]:
-        """How to send this request, with so many seconds left, and how often that may be done."""
+        """How to send this request, with so many seconds left, and how often that may be done. ``whole``: answered at once."""
         request = generate_request(prompt, options)
         stubs = self._connections.next()
-        method = stubs.generation.Generate
+        method = stubs.generation.Complete if whole else stubs.generation.Generate
         timeout = options.get("timeout")
         if timeout is None and self._timeout is None:
             timeout = self._patience.seconds(request)

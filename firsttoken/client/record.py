@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from firsttoken.client.replies import delta_of, final_of
-from firsttoken.client.values import Delta, Final
+from firsttoken.client.outputs import Answer, Completion, Delta, Final, PositionLogprobs, PromptEcho
+from firsttoken.client.replies import delta_of, final_of, prompt_of
 from firsttoken.errors import ServerFaultError, StreamStateError
 from protos.firsttoken.v1 import generation_pb2 as pb
+
+REQUEST_ID_KEY = "firsttoken-request-id"
+"""Where the server's initial metadata name the request."""
+
+
+@dataclass(slots=True)
+class _Output:
+    """One output so far."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+
+    def completion(self, index: int) -> Completion:
+        return Completion(index, "".join(self.texts), tuple(self.tokens), tuple(self.logprobs))
 
 
 class StreamRecord:
@@ -17,8 +33,10 @@ class StreamRecord:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self._texts: list[str] = []
+        self._outputs: dict[int, _Output] = {}
         self._final: Final | None = None
+        self.prompt: PromptEcho | None = None
+        self.request_id: str | None = None
         self.messages = 0
         self.first_token_seconds: float | None = None
         self.last_token_seconds: float | None = None
@@ -30,7 +48,16 @@ class StreamRecord:
 
     @property
     def text(self) -> str:
-        return "".join(self._texts)
+        """Of the first output."""
+        return "".join(self._outputs[0].texts) if 0 in self._outputs else ""
+
+    @property
+    def answer(self) -> Answer:
+        """Raises StreamStateError before the end."""
+        final = self.final
+        indices = sorted(self._outputs.keys() | {end.index for end in final.outputs})
+        outputs = tuple(self._outputs.get(index, _Output()).completion(index) for index in indices)
+        return Answer(outputs, self.prompt, final)
 
     @property
     def final(self) -> Final:
@@ -47,18 +74,37 @@ class StreamRecord:
         return (self.tokens - 1) / took if took > 0 else None
 
     def take(self, message: pb.GenerateResponse) -> Delta | None:
-        """Note a message. The delta that it carries, or None for the final one."""
+        """Note a message. The delta that it carries, or None for what is none."""
         self.messages += 1
         if message.HasField("final"):
             self._final = final_of(message.final)
             return None
+        if message.HasField("prompt"):
+            self._take_prompt(prompt_of(message.prompt))
+            return None
         delta = delta_of(message.delta)
-        self._texts.append(delta.text)
+        self._take_delta(delta)
+        return delta
+
+    def _take_prompt(self, part: PromptEcho) -> None:
+        """Its parts add up; only the first has text and ids."""
+        whole = self.prompt
+        if whole is None:
+            self.prompt = part
+        elif whole.logprobs:
+            self.prompt = replace(whole, logprobs=whole.logprobs + part.logprobs)
+        else:
+            self.prompt = replace(whole, logprobs=part.logprobs, first_logprob=part.first_logprob)
+
+    def _take_delta(self, delta: Delta) -> None:
+        output = self._outputs.setdefault(delta.index, _Output())
+        output.texts.append(delta.text)
+        output.tokens += delta.tokens
+        output.logprobs += delta.logprobs
         self.tokens += len(delta.tokens)
         self.last_token_seconds = self._clock() - self._began
         if self.first_token_seconds is None:
             self.first_token_seconds = self.last_token_seconds
-        return delta
 
     def require_end(self) -> None:
         """The call ended with OK: its final message must have come."""

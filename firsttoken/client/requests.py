@@ -4,81 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
 
+from firsttoken.client.options import Conversation, GenerateOptions, PrefixOptions, Tools
 from firsttoken.client.values import Message, Priority, Retention
 from firsttoken.errors import ArgumentError
 from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1 import operations_pb2
-
-Conversation: TypeAlias = "Sequence[Message | Mapping[str, str]]"
-"""Turns, oldest first; a mapping has the keys ``role`` and ``content``."""
-
-
-class GenerateOptions(TypedDict, total=False):
-    """What generate() takes beside the prompt. What is left out takes the server's default."""
-
-    messages: Conversation
-    """A conversation instead of a prompt; the model's chat template renders it."""
-    max_tokens: int
-    """At most this many tokens of output. 0 only computes the prompt, so that its prefix is cached."""
-    temperature: float
-    """0 (the default) takes the likeliest token each time; up to 100."""
-    top_k: int
-    """Draw among the k likeliest; 0 = all."""
-    top_p: float
-    """Draw among the smallest set of likeliest tokens with at least this probability together."""
-    min_p: float
-    """Draw among tokens at least this fraction as likely as the likeliest."""
-    seed: int
-    """The same seed, prompt and options give the same tokens. Without one the server draws one and tells it in Final."""
-    repetition_penalty: float
-    """Divides the positive logits of tokens in prompt or output, multiplies the negative ones; 1 changes nothing."""
-    presence_penalty: float
-    """Taken off the logit of each token in the output."""
-    frequency_penalty: float
-    """Taken off the logit of each token as often as the output holds it."""
-    no_repeat_ngram: int
-    """No run of this many tokens comes twice; 0 = any may."""
-    logit_bias: Mapping[int, float]
-    """Token id -> what is added to its logit; -100 forbids it."""
-    bad_words: Sequence[str]
-    """Texts that must not come, as the tokenizer writes them."""
-    stop: str | Sequence[str]
-    """The output ends before the first of these."""
-    stop_token_ids: Sequence[int]
-    include_stop: bool
-    """The output ends behind the stop instead of before it."""
-    min_tokens: int
-    """No end can be drawn before the output has this many tokens."""
-    ignore_end: bool
-    """Go on after the model's end-of-sequence token."""
-    json_schema: str | Mapping[str, object]
-    """The output is a JSON document that this schema accepts. At most one of this and the next three."""
-    regex: str
-    """The whole output matches this regular expression."""
-    grammar: str
-    """The output is of this Lark grammar."""
-    choice: Sequence[str]
-    """The output is one of these texts."""
-    truncate_prompt: int
-    """Keep only the last so many tokens of the prompt; left out, one that is too long is refused."""
-    model: str
-    """The served model's name, where it matters that it is no other."""
-    request_id: str
-    """A name for this request, unique among those alive; it is in the server's logs and errors."""
-    priority: Priority | str
-    """A Priority or its value, e.g. ``"batch"``."""
-    cache_salt: str
-    """Prefixes are shared only between requests of equal salt."""
-    retention: Sequence[Retention]
-    """Which stretches of the prompt are worth keeping in the prefix cache: in order, not overlapping."""
-    ttft_deadline: float
-    """Seconds within which the first token must be out, or the call ends with DeadlineError."""
-    timeout: float
-    """Seconds that the whole call may take, retries included; ``math.inf`` = no limit. Left out: the client's own."""
 
 
 def generate_request(prompt: str | Sequence[int] | None, options: GenerateOptions) -> pb.GenerateRequest:
@@ -86,20 +20,23 @@ def generate_request(prompt: str | Sequence[int] | None, options: GenerateOption
     unknown = options.keys() - GenerateOptions.__annotations__.keys()
     if unknown:
         raise ArgumentError(f"generate() has no option {', '.join(sorted(unknown))}")
-    request = pb.GenerateRequest(prompt=prompt_of(prompt, options.get("messages")))
-    _set(request, "max_tokens", options.get("max_tokens"))
+    request = pb.GenerateRequest(prompt=prompt_of(prompt, options.get("messages"), options.get("tools")))
     for name in _SAMPLING:
         _set(request.sampling, name, options.get(name))
     _update(request.sampling.logit_bias, "logit_bias", options.get("logit_bias", {}))
     _extend(request.sampling.bad_words, "bad_words", options.get("bad_words", ()))
+    for run in options.get("bad_tokens", ()):
+        _extend(request.sampling.bad_tokens.add().ids, "bad_tokens", run)
     _set_guide(request, options)
+    _set(request.logprobs, "top", options.get("logprobs"), name="logprobs")
+    _set(request.logprobs, "prompt", options.get("prompt_logprobs") or None, name="prompt_logprobs")
     stop = options.get("stop", ())
     _extend(request.stop.strings, "stop", [stop] if isinstance(stop, str) else stop)
     _extend(request.stop.token_ids, "stop_token_ids", options.get("stop_token_ids", ()))
     _set(request.stop, "include", options.get("include_stop"), name="include_stop")
     for name in ("min_tokens", "ignore_end"):
         _set(request.stop, name, options.get(name))
-    for name in ("cache_salt", "truncate_prompt", "model", "request_id"):
+    for name in ("max_tokens", "n", "echo", "cache_salt", "truncate_prompt", "model", "adapter", "request_id"):
         _set(request, name, options.get(name))
     if "priority" in options:
         request.priority = _priority(options["priority"])
@@ -144,17 +81,18 @@ def _set_guide(request: pb.GenerateRequest, options: GenerateOptions) -> None:
         return
     value: object = options.get(given[0])
     if given == ["json_schema"] and not isinstance(value, str):
-        try:
-            value = json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"json_schema: {error}") from error
+        value = _json("json_schema", value)
     _set(request.guide, given[0], value)
 
 
-def prompt_of(prompt: str | Sequence[int] | None, messages: Conversation | None) -> pb.Prompt:
+def prompt_of(
+    prompt: str | Sequence[int] | None, messages: Conversation | None, tools: Tools | None = None
+) -> pb.Prompt:
     """Raises ArgumentError unless exactly one is given."""
     if (prompt is None) == (messages is None):
         raise ArgumentError("give either a prompt or messages")
+    if tools is not None and messages is None:
+        raise ArgumentError("tools: go with messages, whose template shows them, not with a prompt")
     result = pb.Prompt()
     if isinstance(prompt, str):
         _set(result, "text", prompt, name="prompt")
@@ -164,11 +102,13 @@ def prompt_of(prompt: str | Sequence[int] | None, messages: Conversation | None)
     else:
         result.messages.SetInParent()
         _extend(result.messages.messages, "messages", [_message(message) for message in messages or ()])
+        if tools is not None:
+            _set(result.messages, "tools", tools if isinstance(tools, str) else _json("tools", tools), name="tools")
     return result
 
 
-def tokenize_request(prompt: str | None, messages: Conversation | None) -> pb.TokenizeRequest:
-    return pb.TokenizeRequest(prompt=prompt_of(prompt, messages))
+def tokenize_request(prompt: str | None, messages: Conversation | None, tools: Tools | None) -> pb.TokenizeRequest:
+    return pb.TokenizeRequest(prompt=prompt_of(prompt, messages, tools))
 
 
 class PrefixOptions(TypedDict, total=False):
@@ -211,13 +151,25 @@ def detokenize_request(ids: Sequence[int], show_special_tokens: bool) -> pb.Deto
     return request
 
 
-def _message(message: Message | Mapping[str, str]) -> pb.Message:
+def _message(message: Message | Mapping[str, Any]) -> pb.Message:
     try:
-        if isinstance(message, Message):
-            return pb.Message(role=message.role, content=message.content)
-        return pb.Message(**message)
+        if not isinstance(message, Message):
+            rest = {key: value for key, value in message.items() if key not in ("role", "content")}
+            # A turn that only calls a tool has no content, or None.
+            message = Message(message["role"], message.get("content") or "", rest)
+        made = pb.Message(role=message.role, content=message.content)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"messages: each needs a role and a content, both text: {error!r}") from error
+    if message.extra:
+        made.extra = _json("messages", message.extra)
+    return made
+
+
+def _json(name: str, value: object) -> str:
+    try:
+        return json.dumps(value)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"messages: each needs a role and a content, both text: {error}") from error
+        raise ArgumentError(f"{name}: {error}") from error
 
 
 def _priority(priority: Priority | str) -> pb.Priority:

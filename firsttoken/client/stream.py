@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import grpc
 
-from firsttoken.client.record import StreamRecord
+from firsttoken.client.outputs import Answer, Delta, Final, PromptEcho
+from firsttoken.client.record import REQUEST_ID_KEY, StreamRecord
 from firsttoken.client.retries import Attempts
-from firsttoken.client.values import Delta, Final
 from firsttoken.errors import StreamStateError
 from protos.firsttoken.v1 import generation_pb2 as pb
 
@@ -38,15 +38,31 @@ class Stream:
         return self._deltas()
 
     def text(self) -> str:
-        """Read to the end; the whole text."""
+        """Read to the end; the whole text, of several outputs the first one's."""
         for _ in self:
             pass
         return self._record.text
+
+    def answer(self) -> Answer:
+        """Read to the end; everything that came: each output's text, tokens and log-probabilities, the prompt, the end."""
+        for _ in self:
+            pass
+        return self._record.answer
 
     @property
     def final(self) -> Final:
         """How the request ended. Raises StreamStateError before it has."""
         return self._record.final
+
+    @property
+    def prompt(self) -> PromptEcho | None:
+        """What has come of the prompt so far, where ``echo`` or ``prompt_logprobs`` asked for it; it comes before the output."""
+        return self._record.prompt
+
+    @property
+    def request_id(self) -> str | None:
+        """The request's name in the server's logs and for abort(): yours or the server's. None before the first message."""
+        return self._record.request_id
 
     @property
     def first_token_seconds(self) -> float | None:
@@ -88,9 +104,13 @@ class Stream:
         """The next message, after as many attempts as it takes; None at the end."""
         while True:
             try:
-                return next(self._call, None)
+                message: pb.GenerateResponse | None = next(self._call, None)
             except grpc.RpcError as failure:
                 self._again(failure)
+            else:
+                if not self._record.messages:
+                    self._record.request_id = dict(self._call.initial_metadata()).get(REQUEST_ID_KEY)
+                return message
 
     def _again(self, failure: grpc.RpcError) -> None:
         """Send the call again, after a while. Raises the failure's CallError where that must not be done."""

@@ -12,11 +12,13 @@ import grpc
 from firsttoken.client import replies, requests
 from firsttoken.client.base import BaseClient
 from firsttoken.client.channels import Stubs
+from firsttoken.client.options import Conversation, GenerateOptions, PrefixOptions, Tools
+from firsttoken.client.outputs import Answer
 from firsttoken.client.patience import ASKING
 from firsttoken.client.readiness import ReadinessPoll
-from firsttoken.client.requests import Conversation, GenerateOptions, PrefixOptions
+from firsttoken.client.retries import Attempts
 from firsttoken.client.stream import Stream
-from firsttoken.client.values import CachedPrefix, ClearedCache, Load, ServerInfo, Warmed
+from firsttoken.client.values import CachedPrefix, ClearedCache, Load, ServerInfo, Step, Warmed
 from protos.firsttoken.v1 import operations_pb2
 
 
@@ -33,14 +35,25 @@ class Client(BaseClient):
 
     def generate(self, prompt: str | Sequence[int] | None = None, **options: Unpack[GenerateOptions]) -> Stream:
         """Continue a text, token ids, or (``messages=``) a conversation. The request is sent at once; read the stream for its
-        output. Every option: :class:`firsttoken.client.requests.GenerateOptions`. Raises ArgumentError."""
+        output. Every option: :class:`firsttoken.client.options.GenerateOptions`. Raises ArgumentError."""
         return Stream(*self._generation(prompt, options))
 
+    def complete(self, prompt: str | Sequence[int] | None = None, **options: Unpack[GenerateOptions]) -> Answer:
+        """The same request, answered once and whole. Costs a message instead of a stream; leaving it is up to its ``timeout``.
+
+        Raises ArgumentError and CallErrors."""
+        return replies.answer_of(self._send(*self._generation(prompt, options, whole=True)))
+
     def tokenize(
-        self, prompt: str | None = None, *, messages: Conversation | None = None, timeout: float | None = None
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Conversation | None = None,
+        tools: Tools | None = None,
+        timeout: float | None = None,
     ) -> list[int]:
         """The ids that generate() would see. Raises ArgumentError and CallErrors."""
-        request = requests.tokenize_request(prompt, messages)
+        request = requests.tokenize_request(prompt, messages, tools)
         return list(self._call(self._connections.next().generation.Tokenize, request, timeout).ids)
 
     def detokenize(self, ids: Sequence[int], *, show_special_tokens: bool = False, timeout: float | None = None) -> str:
@@ -57,6 +70,17 @@ class Client(BaseClient):
         """The load right now. Raises CallErrors."""
         request = operations_pb2.GetLoadRequest()
         return replies.load_of(self._call(self._connections.next().operations.GetLoad, request, timeout))
+
+    def abort(self, request_id: str, *, timeout: float | None = None) -> bool:
+        """End the request of this id: one of your own, or as an operator anybody's. False where none is alive. Raises CallErrors."""
+        request = operations_pb2.AbortRequest(request_id=request_id)
+        return bool((self._call(self._connections.next().operations.Abort, request, timeout)).aborted)
+
+    def steps(self, last: int = 0, *, timeout: float | None = None) -> list[Step]:
+        """The engine's last steps, oldest first; 0 = all that it keeps. For operators. Raises CallErrors."""
+        request = operations_pb2.GetStepsRequest(last=last)
+        reply = self._call(self._connections.next().operations.GetSteps, request, timeout)
+        return [replies.step_of(step) for step in reply.steps]
 
     def load_engine(self, directory: str, *, replace: bool = False, timeout: float | None = None) -> ServerInfo:
         """Have the server serve another engine, without a pause; for operators. ``directory`` is on its machine. What it serves then.
@@ -147,9 +171,12 @@ class Client(BaseClient):
             self._patience.learn(answered.result())
 
     def _call(self, method: Callable[..., Any], request: Any, timeout: float | None) -> Any:  # noqa: ANN401 - grpc has no types
-        attempts = self._attempts(timeout)
+        return self._send(lambda left: method(request, timeout=left, metadata=self._metadata), self._attempts(timeout))
+
+    def _send(self, send: Callable[[float | None], Any], attempts: Attempts) -> Any:  # noqa: ANN401 - as above
         while True:
             try:
-                return method(request, timeout=attempts.remaining(), metadata=self._metadata)
+                return send(attempts.remaining())
             except grpc.RpcError as failure:
-                time.sleep(attempts.next_delay(failure, taken=False))
+                # Headers mean that the server has taken the request in.
+                time.sleep(attempts.next_delay(failure, taken=bool(len(failure.initial_metadata() or ()))))

@@ -1,8 +1,9 @@
-"""What goes into a call and what comes out of it, as plain frozen values. No protobuf in the public interface."""
+"""What goes into a call, and what a server tells of itself, as plain frozen values. No protobuf in the public interface."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -17,17 +18,6 @@ class Priority(Enum):
     """Nobody waits."""
 
 
-class FinishReason(Enum):
-    """Why an output ended."""
-
-    END = "end"
-    """The model ended its text."""
-    STOP_TOKEN = "stop_token"
-    STOP_STRING = "stop_string"
-    LENGTH = "length"
-    """``max_tokens``, or the model's context, is used up."""
-
-
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation."""
@@ -35,6 +25,8 @@ class Message:
     role: str
     """``"system"``, ``"user"`` or ``"assistant"``; a model's chat template may know more."""
     content: str
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Further keys that the template reads: ``tool_calls``, ``tool_call_id``, ``name``, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,57 +41,6 @@ class Retention:
     """Place after its last token; None = the whole rest of the prompt."""
     seconds: float | None = None
     """After so long the priority is the usual one again; None = as late as the server permits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New output."""
-
-    text: str
-    """Appended to all text before it, this is the output so far."""
-    tokens: tuple[int, ...]
-    """New token ids; they may run ahead of the text, which waits while it is half a character or may become a stop string."""
-    index: int = 0
-    """Which of the request's outputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What was used, in tokens. Each is counted once."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    """Of the prompt's, how many came out of the prefix cache."""
-    completion_tokens: int
-    """The end-of-sequence or stop token included."""
-    discarded_tokens: int
-    """Generated and thrown away, because the output had ended before them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Where the time went, in seconds on the server's clock."""
-
-    queued: float
-    """From arrival until the prompt's computation began."""
-    prefill: float
-    """From there until the first token."""
-    first_token: float
-    """From arrival until the first token; 0 where there was none."""
-    total: float
-
-
-@dataclass(frozen=True, slots=True)
-class Final:
-    """The end of a request that succeeded."""
-
-    finish_reason: FinishReason
-    usage: Usage
-    timings: Timings
-    stop_string: str | None
-    """The stop string that ended it, if one did."""
-    seed: int | None
-    """The seed that was used; None for greedy requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +161,46 @@ class Load:
     open_streams: int
     busy: float
     """Share of the recent time in which the engine computed, 0 to 1; what was 10 s ago counts for a third."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One sequence's share of a step."""
+
+    sequence: int
+    """The engine's name for the sequence."""
+    new_tokens: int
+    """1 for a sequence that streams, more for a part of a prompt."""
+    past: int
+    """Tokens before them."""
+    blocks: int
+    """KV blocks that it names."""
+    want: str
+    """``"sample"``, ``"score"``, or empty for a part of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the engine; of an executor, which plans for itself, one batch of its responses. Times in seconds."""
+
+    step: int
+    age: float
+    """Since it began."""
+    outcome: str
+    """``"ok"``, ``"running"``, or ``"failed: "`` and the kind of the error."""
+    engine_seconds: float
+    sample_seconds: float
+    rows: tuple[StepRow, ...]
+    copies: int
+    """KV blocks copied before it."""
+    opened: tuple[int, ...]
+    """Sequences that ran for the first time, or again after a preemption."""
+    closed: tuple[int, ...]
+    responses: int
+    """An executor's."""
+    waiting: dict[Priority, int]
+    """Requests; this, and what follows, as it was when the step before was planned."""
+    running: int
+    blocks_free: int
+    preemptions: int
+    """Sequences set aside so far."""

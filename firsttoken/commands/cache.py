@@ -13,7 +13,7 @@ from firsttoken.terminal import decode_input, write_json
 
 if TYPE_CHECKING:
     from firsttoken.client import CachedPrefix, Client
-    from firsttoken.client.requests import PrefixOptions
+    from firsttoken.client.options import PrefixOptions
 
 HELP = "look after a running server's prefix cache"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

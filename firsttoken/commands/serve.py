@@ -89,16 +89,18 @@ def _load(arguments: Sequence[str]) -> tuple[LoadedConfig, bool]:
     flags, rest = parse_flags(arguments)
     file = os.environ.get("FIRSTTOKEN_CONFIG")
     print_only = False
+    named: list[str] = []
     remaining = iter(rest)
     for argument in remaining:
         if argument == "--print-config":
             print_only = True
-        elif argument == "--config":
-            file = next(remaining, None)
+        elif argument == "--config" or argument.startswith("--config="):
+            file = next(remaining, None) if argument == "--config" else argument.removeprefix("--config=")
             if file is None:
                 raise UsageError("--config needs a value")
-        elif argument.startswith("--config="):
-            file = argument.removeprefix("--config=")
+            named.append(file)
+            if len(named) > 1:
+                raise UsageError(f"--config is given twice: {named[0]} and {file}")
         elif argument.startswith("-"):
             raise UsageError(f"unknown option {argument}; --help lists them all")
         elif "engine.directory" in flags:

@@ -8,6 +8,8 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firsttoken.command_line import CommandParser
+
 if TYPE_CHECKING:
     from loadtest.simulation.simulate import Setup, Simulation
     from loadtest.slo import Slo
@@ -40,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     from loadtest.simulation.profile import PROFILES
     from loadtest.simulation.simulate import ENGINES
 
-    parser = argparse.ArgumentParser(prog="firsttoken simulate", description=HELP[0].upper() + HELP[1:], epilog=NOTE)
+    parser = CommandParser(prog="firsttoken simulate", description=HELP[0].upper() + HELP[1:], epilog=NOTE)
     add_workload_options(parser)
     group = parser.add_argument_group("what serves them")
     group.add_argument(

@@ -54,6 +54,10 @@ class GenerationService(GenerationServicer):
         parts = self._parts.get()
         if not request.ids:
             raise InvalidRequestError("ids", "must have at least 1 token, it has 0")
+        if len(request.ids) > parts.limits.max_context:
+            raise InvalidRequestError(
+                "ids", f"must have at most {parts.limits.max_context} tokens, it has {len(request.ids)}"
+            )
         check_ids("ids", request.ids, parts.limits.vocab_size)
         with self._opener.counted():
             text = await parts.prompts.write(list(request.ids), show_special_tokens=request.show_special_tokens)

@@ -27,15 +27,15 @@ class PromptSource(msgspec.Struct, frozen=True):
     """Bytes of text that a tokenizer would have to read, about."""
 
 
-def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = False) -> PromptSource:
-    """``truncated``: it will be cut, so that it may be too long. Raises InvalidRequestError naming the field."""
+def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, keep: int | None = None) -> PromptSource:
+    """``keep``: of ids that many, the last; what is cut off is never looked at. Raises InvalidRequestError naming the field."""
     kind = prompt.WhichOneof("kind")
     if kind == "text":
         if not prompt.text:
             raise InvalidRequestError("prompt.text", "must not be empty")
         return PromptSource("prompt.text", text=prompt.text, size=len(prompt.text))
     if kind == "token_ids":
-        return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits, truncated=truncated))
+        return PromptSource("prompt.token_ids", ids=_token_ids(prompt.token_ids.ids, limits, keep))
     if kind == "messages":
         return PromptSource(
             "prompt.messages",
@@ -46,23 +46,27 @@ def check_prompt(prompt: pb.Prompt, limits: RequestLimits, *, truncated: bool = 
     raise InvalidRequestError("prompt", "is required: set one of text, token_ids and messages")
 
 
-def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
-    """Raises InvalidRequestError for the first id outside the vocabulary."""
+def check_ids(field: str, ids: Sequence[int], vocab_size: int, *, first: int = 0) -> None:
+    """``first``: where in the field ``ids`` begin. Raises InvalidRequestError for the first id outside the vocabulary."""
     if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
         return
-    index, value = next((index, value) for index, value in enumerate(ids) if not 0 <= value < vocab_size)
+    index, value = next((index, value) for index, value in enumerate(ids, first) if not 0 <= value < vocab_size)
     raise InvalidRequestError(f"{field}[{index}]", f"must be from 0 to {vocab_size - 1}, it is {value}")
 
 
-def _token_ids(ids: Sequence[int], limits: RequestLimits, *, truncated: bool) -> tuple[int, ...]:
-    if not ids:
+def _token_ids(ids: Sequence[int], limits: RequestLimits, keep: int | None) -> tuple[int, ...]:
+    count = len(ids)
+    if not count:
         raise InvalidRequestError("prompt.token_ids", "must have at least 1 token, it has 0")
-    if len(ids) > limits.max_prompt_tokens and not truncated:
+    if keep is None and count > limits.max_prompt_tokens:
         raise InvalidRequestError(
-            "prompt.token_ids", f"must have at most {limits.max_prompt_tokens} tokens, it has {len(ids)}"
+            "prompt.token_ids", f"must have at most {limits.max_prompt_tokens} tokens, it has {count}"
         )
-    check_ids("prompt.token_ids.ids", ids, limits.vocab_size)
-    return tuple(ids)
+    # A message holds millions, and this runs on the event loop.
+    first = 0 if keep is None else max(0, count - keep)
+    kept = tuple(ids[first:])
+    check_ids("prompt.token_ids.ids", kept, limits.vocab_size, first=first)
+    return kept
 
 
 def _messages(messages: Sequence[pb.Message], limits: RequestLimits) -> tuple[ChatMessage, ...]:

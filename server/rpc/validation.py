@@ -6,7 +6,6 @@ tokens decide. Nothing else makes a GenerationRequest, so nothing unchecked reac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -29,6 +28,8 @@ _PRIORITIES = {
     pb.PRIORITY_STANDARD: PriorityClass.STANDARD,
     pb.PRIORITY_BATCH: PriorityClass.BATCH,
 }
+MAX_DURATION = 315_576_000_000
+"""Seconds that a google.protobuf.Duration can say: some 10,000 years."""
 Runs = Sequence[Sequence[int]]
 """Runs of token ids."""
 
@@ -119,8 +120,9 @@ def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) 
     end_ids = () if request.stop.ignore_end else info.end_ids
     min_tokens = check_min_tokens(request.stop, limits)
     max_tokens = _max_tokens(request, limits)
+    truncate_prompt = _truncate_prompt(request, limits)
     return Checked(
-        prompt=check_prompt(request.prompt, limits, truncated=request.HasField("truncate_prompt")),
+        prompt=check_prompt(request.prompt, limits, keep=truncate_prompt),
         max_tokens=max_tokens,
         sampling=_sampling(request, limits, info, min_tokens=min_tokens, ending_ids=(*end_ids, *stop_ids)),
         bad_words=tuple(request.sampling.bad_words),
@@ -135,7 +137,7 @@ def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) 
         request_id=_request_id(request.request_id, limits),
         n=_outputs(request, max_tokens, limits),
         prompt_logprobs=_prompt_logprobs(request, limits, info),
-        truncate_prompt=_truncate_prompt(request, limits),
+        truncate_prompt=truncate_prompt,
         echo=request.echo,
         adapter=_adapter(request, info),
         retention=check_retention(request.retention, offered=info.capabilities.retention),
@@ -293,7 +295,12 @@ def _cache_salt(salt: str, limits: RequestLimits) -> bytes:
 def _ttft_deadline(request: pb.GenerateRequest) -> float | None:
     if not request.HasField("ttft_deadline"):
         return None
-    seconds = request.ttft_deadline.seconds + request.ttft_deadline.nanos / 1e9
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise InvalidRequestError("ttft_deadline", f"must be above 0 s, it is {seconds:g} s")
+    given = request.ttft_deadline
+    seconds = given.seconds + given.nanos / 1e9
+    if not 0 <= given.nanos < 10**9 and seconds > 0:
+        raise InvalidRequestError("ttft_deadline.nanos", f"must be from 0 to 999999999, it is {given.nanos}")
+    if not 0 < seconds <= MAX_DURATION:
+        raise InvalidRequestError(
+            "ttft_deadline", f"must be above 0 s and at most {MAX_DURATION} s, it is {seconds:.12g} s"
+        )
     return seconds

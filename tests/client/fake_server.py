@@ -55,6 +55,26 @@ class FakeServer(generation_pb2_grpc.GenerationServicer, operations_pb2_grpc.Ope
         finally:
             self.running -= 1
 
+    async def Complete(self, request: pb.GenerateRequest, context: Any) -> pb.CompleteResponse:
+        await self._unary(request, context)
+        outputs = [
+            pb.Completion(index=index, tokens=[index], text=text_of(request.prompt)) for index in range(request.n or 1)
+        ]
+        return pb.CompleteResponse(outputs=outputs, final=final().final)
+
+    async def Abort(self, request: Any, context: Any) -> operations_pb2.AbortResponse:
+        await self._unary(request, context)
+        return operations_pb2.AbortResponse(aborted=request.request_id == "alive")
+
+    async def GetSteps(self, request: Any, context: Any) -> operations_pb2.GetStepsResponse:
+        await self._unary(request, context)
+        rows = [operations_pb2.StepRow(sequence=7, new_tokens=1, past=9, blocks=2, want="sample")]
+        waiting = operations_pb2.WaitingByClass(batch=3)
+        step = operations_pb2.Step(
+            step=5, age=0.5, outcome="ok", rows=rows, opened=[7], waiting=waiting, blocks_free=11
+        )
+        return operations_pb2.GetStepsResponse(steps=[step] * request.last)
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         await self._unary(request, context)
         return pb.TokenizeResponse(ids=[len(word) for word in text_of(request.prompt).split()])

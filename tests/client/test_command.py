@@ -73,6 +73,9 @@ def test_version() -> None:
         (["generate"], "required: prompt"),
         (["generate", "x", "--max-tokens", "many"], "invalid int value: 'many'"),
         (["generate", "x", "--priority", "urgent"], "invalid choice: 'urgent'"),
+        (["generate", "x", "--seed", "1", "--stop", "a", "--stop", "b", "--seed=2"], "--seed: is given twice: 1 and 2"),
+        (["simulate", "--rate", "1", "--rate", "2"], "--rate: is given twice: 1"),
+        (["serve", "--config", "a", "--config=b"], "--config is given twice: a and b"),
     ],
 )
 def test_a_wrong_command_line_ends_with_status_2(words: Sequence[str], said: str) -> None:

@@ -157,6 +157,12 @@ def test_prompts_are_text_ids_or_a_conversation() -> None:
         ({"prompt": [2**31]}, "prompt"),
         ({"messages": [{"role": "user"}, {"text": "u"}]}, "messages: each needs a role and a content"),
         ({"messages": ["hi"]}, "messages: each needs a role and a content"),
+        ({"messages": [{"role": "user", "content": "u", "x": object()}]}, "messages: Object of type object"),
+        ({"messages": [Message("user", "u")], "tools": [object()]}, "tools: Object of type object"),
+        ({"prompt": "x", "tools": []}, "tools: go with messages"),
+        ({"prompt": "x", "n": 2**31}, "n: "),
+        ({"prompt": "x", "logprobs": "5"}, "logprobs: "),
+        ({"prompt": "x", "bad_tokens": [[1], ["a"]]}, "bad_tokens: "),
         ({"prompt": "x", "max_new_tokens": 3}, "no option max_new_tokens"),
     ],
 )
@@ -314,7 +320,7 @@ def test_the_details_name_field_reason_and_delay() -> None:
     violation = error_details_pb2.BadRequest.FieldViolation(field="sampling.top_p", description="must be at most 1")
     bad = refuse(
         grpc.StatusCode.INVALID_ARGUMENT,
-        error_details_pb2.ErrorInfo(reason="INVALID_REQUEST", domain="firsttoken"),
+        error_details_pb2.ErrorInfo(reason="INVALID_REQUEST", domain="firsttoken", metadata={"request_id": "r-1"}),
         error_details_pb2.BadRequest(field_violations=[violation]),
     )
     full = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_info(99.5))
@@ -322,7 +328,7 @@ def test_the_details_name_field_reason_and_delay() -> None:
         with pytest.raises(firsttoken.InvalidRequestError) as caught:
             client.generate("x").text()
         assert (caught.value.field, caught.value.reason) == ("sampling.top_p", "INVALID_REQUEST")
-        assert caught.value.retry_after is None
+        assert (caught.value.retry_after, caught.value.request_id) == (None, "r-1")
         with pytest.raises(firsttoken.OverloadedError) as overloaded:
             client.generate("x").text()
         assert overloaded.value.retry_after == 99.5
@@ -374,6 +380,32 @@ def test_tokenize_detokenize_info_and_load() -> None:
         load = client.load()
         assert load.waiting == {Priority.INTERACTIVE: 1, Priority.STANDARD: 2, Priority.BATCH: 3}
         assert (load.ready, load.running, load.kv_utilisation) == (True, 4, 0.5)
+
+
+def test_complete_abort_and_steps() -> None:
+    with serving_in_thread(FakeServer()) as fake, Client(fake.address) as client:
+        answer = client.complete("hi", n=2, max_tokens=3)
+        assert [(output.index, output.tokens, output.text) for output in answer.outputs] == [
+            (0, (0,), "hi"),
+            (1, (1,), "hi"),
+        ]
+        assert (answer.text, answer.prompt, answer.final.usage.prompt_tokens) == ("hi", None, 5)
+        assert fake.requests[0] == pb.GenerateRequest(prompt=pb.Prompt(text="hi"), n=2, max_tokens=3)
+        assert [client.abort("alive"), client.abort("gone")] == [True, False]
+        (step,) = client.steps(1)
+        assert step.rows == (firsttoken.StepRow(sequence=7, new_tokens=1, past=9, blocks=2, want="sample"),)
+        assert (step.step, step.age, step.outcome, step.opened, step.closed) == (5, 0.5, "ok", (7,), ())
+        assert (step.waiting[Priority.BATCH], step.blocks_free) == (3, 11)
+
+
+def test_a_whole_answer_is_asked_for_again_only_before_it_was_taken_in() -> None:
+    busy = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_info(0.01))
+    taken = refuse(grpc.StatusCode.UNAVAILABLE, taken_in=True)
+    with serving_in_thread(FakeServer()) as fake, Client(fake.address) as client:
+        fake.unary_failures.extend([busy, taken])
+        with pytest.raises(firsttoken.UnavailableError):
+            client.complete("x")
+        assert len(fake.requests) == 2
 
 
 def test_unary_calls_have_timeouts_and_errors_too() -> None:

@@ -154,3 +154,5 @@ def test_flags_are_split_from_the_other_arguments() -> None:
         parse_flags(["--grpc.port"])
     with pytest.raises(ConfigError, match=r"--grpc\.port needs a value"):
         parse_flags(["--grpc.port", "--print-config"])
+    with pytest.raises(ConfigError, match=r"--grpc\.port is given twice: 1 and 2"):
+        parse_flags(["--grpc.port", "1", "--http.enabled=true", "--grpc.port=2"])

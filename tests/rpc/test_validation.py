@@ -93,8 +93,22 @@ VIOLATIONS: list[tuple[str, pb.GenerateRequest, str, tuple[str, ...]]] = [
     ("no ttft_deadline", request(ttft_deadline=Duration()), "ttft_deadline", ("above 0", "0 s")),
     ("past ttft_deadline", request(ttft_deadline=Duration(seconds=-1)), "ttft_deadline", ("above 0", "-1 s")),
     ("adapter", request(adapter="lora"), "adapter", ("this engine has no adapters", "capabilities.adapters")),
+    ("mixed signs", request(ttft_deadline=Duration(seconds=5, nanos=-1)), "ttft_deadline.nanos", ("999999999", "-1")),
+    (
+        "nanos above",
+        request(ttft_deadline=Duration(nanos=10**9)),
+        "ttft_deadline.nanos",
+        ("0 to 999999999", "1000000000"),
+    ),
+    ("endless", request(ttft_deadline=Duration(seconds=2**62)), "ttft_deadline", ("at most 315576000000 s", "4.6")),
     ("long request_id", request(request_id="x" * 129), "request_id", ("128", "129")),
     ("request_id that no header carries", request(request_id="a\nb"), "request_id", ("printable ASCII", "a\\nb")),
+    (
+        "choices beyond all bytes",
+        request(guide=pb.Guide(choice=pb.Choice(options=["a"] * 262145))),
+        "guide.choice.options",
+        ("at most 262144 entries", "262145"),
+    ),
     ("n of 0", request(n=0), "n", ("from 1 to 16", "0")),
     ("n too many", request(n=17), "n", ("from 1 to 16", "17")),
     ("n without output", request(n=2, max_tokens=0), "n", ("from 1 to 1", "2")),
@@ -248,6 +262,16 @@ def test_what_is_not_cut_is_refused_and_what_is_cut_keeps_its_end() -> None:
     long.truncate_prompt = 3
     built = check(long, LIMITS, INFO).build([5] * 597 + [6, 7, 8], LIMITS, INFO, request_id=1, arrival=0, deadline=None)
     assert built.prompt == (6, 7, 8)
+
+
+def test_what_is_cut_off_is_not_looked_at_and_what_is_kept_is_named_by_its_place() -> None:
+    """A message holds millions of ids; looking at each would take the event loop from everybody."""
+    cut = ids(*[-1] * 600, 6, 7)
+    cut.truncate_prompt = 2
+    assert check(cut, LIMITS, INFO).prompt.ids == (6, 7)
+    cut.truncate_prompt = 3
+    with pytest.raises(InvalidRequestError, match=r"prompt\.token_ids\.ids\[599\]: must be from 0 to 258, it is -1"):
+        check(cut, LIMITS, INFO)
 
 
 def test_an_executor_is_not_asked_for_more_blocks_than_it_has() -> None:

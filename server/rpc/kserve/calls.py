@@ -73,7 +73,7 @@ class InferCalls:
 
     def _translate(self, request: wire.ModelInferRequest, *, may_stream: bool) -> Translated:
         try:
-            asked = translate(request, self._models, self._opener.parts.get().info)
+            asked = translate(request, self._models, self._opener.parts.get())
             if not may_stream:
                 _require_whole(asked)
         except ServerError as error:

@@ -12,6 +12,8 @@ from server.rpc.kserve.inputs import Inputs
 from server.rpc.kserve.models import INPUTS, Kind, ModelBook, check_requested
 from server.rpc.kserve.parameters import Parameters, read_parameters
 from server.rpc.kserve.tensors import read_inputs
+from server.rpc.kserve.word_lists import BANS, STOPS, read_words, set_stop_words
+from server.rpc.opening import GenerationParts
 
 _UNBUILT = (
     "lora_task_id",
@@ -28,8 +30,9 @@ _FIELDS: dict[Kind, dict[str, str]] = {
     "tokens": {
         "prompt.token_ids": "input_ids",
         "max_tokens": "request_output_len",
-        "stop.token_ids": "stop_words_list",
-        "sampling.bad_tokens": "bad_words_list",
+        "stop.token_ids": STOPS,
+        "stop.strings": STOPS,
+        "sampling.bad_tokens": BANS,
         "sampling.top_k": "runtime_top_k",
         "sampling.top_p": "runtime_top_p",
     },
@@ -71,7 +74,7 @@ class Translated(msgspec.Struct, frozen=True):
     """The client's tensors have a batch dimension: so do the answer's."""
 
 
-def translate(request: wire.ModelInferRequest, models: ModelBook, info: EngineInfo) -> Translated:
+def translate(request: wire.ModelInferRequest, models: ModelBook, parts: GenerationParts) -> Translated:
     """Raises InvalidRequestError and UnknownModelError, in this wire's names."""
     kind = models.kind(request.model_name, request.model_version)
     parameters = read_parameters(request.parameters)
@@ -86,7 +89,7 @@ def translate(request: wire.ModelInferRequest, models: ModelBook, info: EngineIn
     streaming = inputs.flag("streaming") or (kind == "text" and inputs.flag("stream"))
     # TensorRT-LLM's executor gives the prompt back unless told otherwise, and never in a stream.
     include_input = not streaming and not inputs.flag("exclude_input_in_output")
-    message = pb.GenerateRequest() if inputs.flag("stop") else _message(inputs, kind, info)
+    message = pb.GenerateRequest() if inputs.flag("stop") else _message(inputs, kind, parts)
     message.request_id = request.id
     message.priority = parameters.priority
     message.echo = include_input and kind == "text"
@@ -116,7 +119,7 @@ def in_this_wires_names(error: InvalidRequestError, kind: Kind) -> InvalidReques
     return error
 
 
-def _message(inputs: Inputs, kind: Kind, info: EngineInfo) -> pb.GenerateRequest:
+def _message(inputs: Inputs, kind: Kind, parts: GenerationParts) -> pb.GenerateRequest:
     for name in _UNBUILT:
         if name in inputs:
             raise NotBuiltError(name)
@@ -135,12 +138,12 @@ def _message(inputs: Inputs, kind: Kind, info: EngineInfo) -> pb.GenerateRequest
     else:
         message.prompt.token_ids.ids.extend(_prompt_ids(inputs))
         max_tokens = inputs.whole("request_output_len")
-        message.stop.token_ids.extend(_single_stops(inputs))
-        message.sampling.bad_tokens.extend(pb.TokenIds(ids=run) for run in _word_list(inputs, "bad_words_list"))
+        set_stop_words(message.stop, inputs, parts.limits, parts.tokenizer)
+        message.sampling.bad_tokens.extend(pb.TokenIds(ids=word) for word in read_words(inputs, BANS))
         _set_sampling(message, inputs, top_k="runtime_top_k", top_p="runtime_top_p")
     if max_tokens is not None:
         message.max_tokens = max_tokens
-    _set_end(message, inputs, info)
+    _set_end(message, inputs, parts.info)
     _set_guide(message, inputs)
     if (n := inputs.whole("num_return_sequences")) is not None:
         message.n = n
@@ -204,28 +207,3 @@ def _prompt_ids(inputs: Inputs) -> list[int]:
     if length is None or not 1 <= length <= len(ids):
         raise InvalidRequestError("input_lengths", f"must be from 1 to {len(ids)}, it is {length}")
     return ids[:length]
-
-
-def _single_stops(inputs: Inputs) -> list[int]:
-    runs = _word_list(inputs, "stop_words_list")
-    for run in runs:
-        if len(run) != 1:
-            raise InvalidRequestError(
-                "stop_words_list", f"must have words of 1 token, one has {len(run)}; use the text model's stop_words"
-            )
-    return [run[0] for run in runs]
-
-
-def _word_list(inputs: Inputs, name: str) -> list[list[int]]:
-    """TensorRT-LLM's form [2, n]: all words' tokens in one row, where each word ends in the other, both padded (ends by -1)."""
-    values = inputs.ids(name)
-    if not values:
-        return []
-    if inputs.shape(name)[-2:-1] != (2,):
-        raise InvalidRequestError(name, f"must have the shape [2, n] or [1, 2, n], it has {list(inputs.shape(name))}")
-    half = len(values) // 2
-    tokens, ends = values[:half], [end for end in values[half:] if end >= 0]
-    starts = [0, *ends[:-1]]
-    if any(not start < end <= half for start, end in zip(starts, ends, strict=True)):
-        raise InvalidRequestError(name, f"must have ascending ends from 1 to {half}, they are {ends[:20]}")
-    return [tokens[start:end] for start, end in zip(starts, ends, strict=True)]
