@@ -293,6 +293,10 @@ async def test_guides_hold(engine: str, warm: bool) -> None:
         (pb.Guide(choice=pb.Choice()), "guide.choice: must have from 1"),
         (pb.Guide(choice=pb.Choice(options=["a", ""])), "guide.choice.options[1]: must not be empty"),
         (pb.Guide(regex="x" * 262145), "guide.regex: must have from 1 to 262144 bytes, it has 262145"),
+        (
+            pb.Guide(choice=pb.Choice(options=["a"] * 262145)),
+            "guide.choice.options: must have at most 262144 entries, it has 262145",
+        ),
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)

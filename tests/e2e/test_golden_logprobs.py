@@ -44,7 +44,9 @@ async def test_prompt_and_output_log_probabilities_are_the_references() -> None:
                 assert scored == pytest.approx(sequence.logprobs[: len(scored)], abs=TOLERANCE)
                 for position, token, lead in zip(answer.prompt.logprobs, sequence.argmax, sequence.lead, strict=False):
                     assert position.top[0].token == token or lead < 2 * TOLERANCE
-            await as_output(stub, sequence.prompt, sequence.tokens, sequence.logprobs)
+            for salt in ("cold", ""):  # a salt of its own finds nothing in the cache, the scored prompt filled it
+                cached = await as_output(stub, sequence.prompt, sequence.tokens, sequence.logprobs, salt)
+                assert (cached > 0) == (salt == ""), cached
 
 
 async def test_a_seed_says_the_same_alone_and_in_a_batch_on_the_f32_engine() -> None:
@@ -70,8 +72,10 @@ async def test_a_seed_says_the_same_alone_and_in_a_batch_on_the_f32_engine() -> 
         assert said[0] == said[1]
 
 
-async def as_output(stub: GenerationStub, prompt: list[int], tokens: list[int], logprobs: list[float]) -> None:
-    """The greedy continuation out of the prefix cache."""
+async def as_output(
+    stub: GenerationStub, prompt: list[int], tokens: list[int], logprobs: list[float], salt: str
+) -> int:
+    """The greedy continuation is the reference's; how much of its prompt came out of the prefix cache."""
     count = len(tokens)
     answer = await stub.Complete(
         pb.GenerateRequest(
@@ -79,9 +83,11 @@ async def as_output(stub: GenerationStub, prompt: list[int], tokens: list[int], 
             max_tokens=count,
             logprobs=pb.Logprobs(),
             stop=pb.Stop(ignore_end=True),
+            cache_salt=salt,
         )
     )
     assert list(answer.outputs[0].tokens) == tokens
     said = [position.logprob for position in answer.outputs[0].logprobs]
     first = len(prompt) - 1
     assert said == pytest.approx(logprobs[first : first + count], abs=TOLERANCE)
+    return int(answer.final.usage.cached_tokens)

@@ -103,12 +103,6 @@ VIOLATIONS: list[tuple[str, pb.GenerateRequest, str, tuple[str, ...]]] = [
     ("endless", request(ttft_deadline=Duration(seconds=2**62)), "ttft_deadline", ("at most 315576000000 s", "4.6")),
     ("long request_id", request(request_id="x" * 129), "request_id", ("128", "129")),
     ("request_id that no header carries", request(request_id="a\nb"), "request_id", ("printable ASCII", "a\\nb")),
-    (
-        "choices beyond all bytes",
-        request(guide=pb.Guide(choice=pb.Choice(options=["a"] * 262145))),
-        "guide.choice.options",
-        ("at most 262144 entries", "262145"),
-    ),
     ("n of 0", request(n=0), "n", ("from 1 to 16", "0")),
     ("n too many", request(n=17), "n", ("from 1 to 16", "17")),
     ("n without output", request(n=2, max_tokens=0), "n", ("from 1 to 1", "2")),
