@@ -89,3 +89,15 @@ class GenerateOptions(TypedDict, total=False):
     """Seconds within which the first token must be out, or the call ends with DeadlineError."""
     timeout: float
     """Seconds that the whole call may take, retries included; ``math.inf`` = no limit. Left out: the client's own."""
+
+
+class PrefixOptions(TypedDict, total=False):
+    """Whose prefix it is: requests find it only under the same salt and tenant."""
+
+    messages: Conversation
+    """A conversation instead of a prompt."""
+    tools: Tools
+    """As for GenerateOptions."""
+    cache_salt: str
+    tenant: str
+    """The tenant whose requests are to find it, by its name in the server's access file; left out: the caller."""

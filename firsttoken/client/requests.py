@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -111,19 +111,9 @@ def tokenize_request(prompt: str | None, messages: Conversation | None, tools: T
     return pb.TokenizeRequest(prompt=prompt_of(prompt, messages, tools))
 
 
-class PrefixOptions(TypedDict, total=False):
-    """Whose prefix it is: requests find it only under the same salt and tenant."""
-
-    messages: Conversation
-    """A conversation instead of a prompt."""
-    cache_salt: str
-    tenant: str
-    """The tenant whose requests are to find it, by its name in the server's access file; left out: the caller."""
-
-
 def warm_request(prompt: str | Sequence[int] | None, options: PrefixOptions) -> operations_pb2.WarmPrefixRequest:
     """Raises ArgumentError, naming the argument."""
-    request = operations_pb2.WarmPrefixRequest(prompt=prompt_of(prompt, options.get("messages")))
+    request = operations_pb2.WarmPrefixRequest(prompt=prompt_of(prompt, options.get("messages"), options.get("tools")))
     for name in ("cache_salt", "tenant"):
         _set(request, name, options.get(name))
     return request
@@ -139,7 +129,7 @@ def pin_request(
     if prefix is not None:
         _set(request, "prefix", prefix)
         return request
-    request.prompt.CopyFrom(prompt_of(prompt, options.get("messages")))
+    request.prompt.CopyFrom(prompt_of(prompt, options.get("messages"), options.get("tools")))
     for name in ("cache_salt", "tenant"):
         _set(request, name, options.get(name))
     return request
