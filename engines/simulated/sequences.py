@@ -10,7 +10,7 @@ import numpy as np
 from engines.contract import EngineError, PlanError, Row, SequenceSpec, StepPlan
 from engines.simulated.history import History
 
-_REMEMBERED = 1 << 16
+_REMEMBERED = 1 << 12
 """How many closed ids are kept to catch a reuse."""
 
 
