@@ -62,7 +62,7 @@ async def storm(
 
 async def live(made: Storm, until: float, what: str) -> None:
     """Rounds until then, with the books checked after each."""
-    length, books = min(20.0, max(4.0, (until - time.monotonic()) / 12)), Books()
+    length, books = min(10.0, max(4.0, (until - time.monotonic()) / 20)), Books()
     while time.monotonic() + length < until or not books.memory:
         await made.round(length)
         await settle(made.server, books, made.tally)
