@@ -23,6 +23,7 @@ HELD = (
 """Metrics that are 0 when nobody asks for anything."""
 QUIET = 60.0
 """Seconds for everything to be given back, on a machine that does much else."""
+SAVES = ("saved", "failed")
 RSS_GROWTH, RSS_RISE = 1.02, 1.1
 ROUNDS_TO_JUDGE = 18
 """In fewer rounds the allocator is still spreading out: then memory may rise by RSS_RISE, which only a gross leak exceeds."""
@@ -64,6 +65,8 @@ class Books:
     """One process's account, kept from round to round."""
 
     memory: list[float] = field(default_factory=list)
+    saves: Counter[str] = field(default_factory=Counter)
+    """Of the cache, by outcome, seen after some round."""
     reference: dict[str, Any] | None = None
     """What it held after its first round: more than that later is a leak."""
     looks: int = 0
@@ -85,8 +88,19 @@ class Books:
         limit = RSS_GROWTH if len(self.memory) >= ROUNDS_TO_JUDGE else RSS_RISE
         if self.growth > limit:
             tally.broken.append(f"{what}: memory grew by the factor {self.growth:.3f}, the limit is {limit}")
+        if len(self.memory) >= ROUNDS_TO_JUDGE and not all(self.saves[outcome] for outcome in SAVES):
+            tally.broken.append(f"{what}: saves of the cache were {dict(self.saves)}: of both kinds there must be some")
         curve = " ".join(f"{size / 2**20:.0f}" for size in self.memory)
         return f"{what}: {len(self.memory)} rounds, x {self.growth:.3f}, MiB {curve}"
+
+
+async def check_restored(server: Server, tally: Tally, outcome: str) -> None:
+    """What the process that has just started made of the file that it found."""
+    metrics = await server.metrics()
+    found = [name for name, count in metrics.items() if name.startswith("cache_restores_total{") and count]
+    tally.count(
+        f"cache {outcome}", wrong=found != [f'cache_restores_total{{outcome="{outcome}"}}'] and f"cache: {found}"
+    )
 
 
 async def settle(server: Server, books: Books, tally: Tally) -> None:
@@ -102,6 +116,8 @@ async def settle(server: Server, books: Books, tally: Tally) -> None:
     tally.broken += found["broken"]
     books.reference = books.reference or await _reference(server)
     books.memory.append(found["rss"])
+    now = await server.metrics()
+    books.saves |= Counter({outcome: int(now.get(f'cache_saves_total{{outcome="{outcome}"}}', 0)) for outcome in SAVES})
     books.looks += found["looks"]
     metrics = await server.metrics()
     faults = [name for name in metrics if name.startswith("requests_total{") and 'outcome="error"' in name]

@@ -24,7 +24,7 @@ from server.access.directory import hash_token
 
 TOKEN, STALL, STUCK = "chaos-token", 3.0, 5.0
 """The one valid token; seconds after which a reader counts as stalled, and a step as stuck."""
-CERTIFICATE_PERIOD = 0.5
+CERTIFICATE_PERIOD, SAVE_INTERVAL = 0.5, 0.5
 READY = 180.0
 """Seconds that a start may take on a machine that does much else."""
 
@@ -43,6 +43,7 @@ class Server:
         self._ca = trustme.CA()
         self.rotate()
         self.authority = folder / "ca.pem"
+        self.saved_cache = folder / "cache"
         self.authority.write_bytes(self._ca.cert_pem.bytes())
         (folder / "access.toml").write_text(
             f'[tenants.chaos]\ntokens = [{{ sha256 = "{hash_token(TOKEN)}" }}]\noperator = true\n'
@@ -84,6 +85,8 @@ class Server:
             "access.file": self.folder / "access.toml",
             "access.reload_period": CERTIFICATE_PERIOD,
             "engine.stuck_after": STUCK,
+            "cache.save_path": self.saved_cache,
+            "cache.save_interval": SAVE_INTERVAL,
             "limits.reader_stall": STALL,
             "telemetry.log_requests": "false",
             "telemetry.log_level": "error",

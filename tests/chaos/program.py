@@ -7,6 +7,7 @@ The product is not replaced anywhere: the simulated engines know of faults anywa
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import os
@@ -35,9 +36,12 @@ class Instruments:
         """Requests by registry, from their submission to their one RequestFinished."""
         self.library_fails = False
         """The embedded engine's next step fails."""
+        self.disk_full = False
+        """No file of a saved cache can grow."""
         self.looks = 0
 
     def install(self) -> None:
+        self._fill_disk()
         self._count_ends()
         self._look_at_books()
 
@@ -55,6 +59,18 @@ class Instruments:
             return seconds
 
         wrap(ModelSession, "wait", failing)
+
+    def _fill_disk(self) -> None:
+        from server.saved_cache import layout, writer
+
+        encode = layout.encode_block
+
+        def without_room(block: layout.SavedBlock) -> bytes:
+            if self.disk_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return encode(block)
+
+        wrap(writer, "encode_block", without_room)
 
     def _count_ends(self) -> None:
         from server.engine import RequestFinished
@@ -137,6 +153,15 @@ class Control:
     def _hang(self) -> Json:
         """The next step never ends. Simulated engines only."""
         _faults_of(self._engine()).hang()
+        return {}
+
+    def _fill(self) -> Json:
+        """From now on the disk is full for whoever saves a cache."""
+        self._instruments.disk_full = True
+        return {}
+
+    def _free(self) -> Json:
+        self._instruments.disk_full = False
         return {}
 
     def _engine(self) -> Any:

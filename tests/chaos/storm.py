@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from firsttoken.client import (
@@ -23,7 +24,7 @@ from firsttoken.client import (
     UnavailableError,
 )
 from protos.firsttoken.v1 import generation_pb2 as pb
-from tests.chaos.laws import Tally, Trouble
+from tests.chaos.laws import Tally, Trouble, check_restored
 from tests.chaos.process import STALL, TOKEN, Server, end
 from tests.rpc.raw_http2 import GENERATE, call, greeting
 
@@ -106,7 +107,8 @@ class Storm:
             self.tally.broken.append(f"exit status {status} after SIGTERM")
 
     async def hang(self) -> None:
-        """A step that never ends, under load: not ready, streams end UNAVAILABLE, the stacks in the log, exit 1; then a new process."""
+        """A step that never ends, under load: not ready, streams end UNAVAILABLE, the stacks in the log, exit 1; then a new process, which finds a
+        saved cache that the disk has damaged."""
         async with self._blowing(faults=False), self._trouble_in():
             await asyncio.sleep(1.0)
             await self.server.control("hang")
@@ -116,15 +118,18 @@ class Storm:
             for words in ("the engine is stuck", "thread stack", '"engine:', "post-mortem written"):
                 if words not in log:
                     self.tally.broken.append(f"a hung step left no {words!r} in the log")
+            await asyncio.to_thread(_damage, self.server.saved_cache)
             await self.server.start()
+            await check_restored(self.server, self.tally, "corrupt")
 
     async def kill(self) -> None:
-        """SIGKILL under load; then a new process."""
+        """SIGKILL under load; then a new process, which has the cache that was saved last."""
         async with self._blowing(faults=False), self._trouble_in():
             await asyncio.sleep(1.0)
             await self.server.kill()
             self.tally.count("server killed")
             await self.server.start()
+            await check_restored(self.server, self.tally, "restored")
 
     # ------------------------------------------------------------------ scopes
 
@@ -134,7 +139,7 @@ class Storm:
         work: list[Coroutine[Any, Any, None]] = [self._requests() for _ in range(self._weather.clients)]
         work += [self._rude(), self._stalled(), self._killed(), self._strangers(), self._rotations()]
         if faults:
-            work += [self._swaps(), self._failures()]
+            work += [self._swaps(), self._failures(), self._full_disks()]
         tasks = [asyncio.ensure_future(one) for one in work]
         try:
             yield
@@ -199,7 +204,8 @@ class Storm:
             self.tally.count("ok", wrong=text != right and f"another answer: {text[:40]!r}")
 
     async def _cancelled(self, client: AsyncClient, prompt: str) -> None:
-        stream = client.generate(prompt, max_tokens=self._weather.tokens)
+        # A prompt of its own, so that there is always something new to cache.
+        stream = client.generate(f"{self._rng.random()} {prompt}", max_tokens=self._weather.tokens)
         began = time.monotonic()
         try:
             async for delta in stream:
@@ -312,6 +318,15 @@ class Storm:
             outcome = "replaced" if replace else "swapped"
             self.tally.count(outcome, wrong=not good and "an engine that does not exist was installed")
 
+    async def _full_disks(self) -> None:
+        """The disk that the cache is saved to is full, and then it is not."""
+        while not self._stop.is_set():
+            await self.server.control("fill")
+            await self._pause(self._weather.faults)
+            await self.server.control("free")
+            self.tally.count("disk full")
+            await self._pause(self._weather.faults)
+
     async def _failures(self) -> None:
         """The engine's library fails a step: who was in it gets UNAVAILABLE, and nobody else."""
         while not self._stop.is_set():
@@ -319,3 +334,10 @@ class Storm:
             with self._trouble():
                 await self.server.control("fail")
             self.tally.count("steps failed")
+
+
+def _damage(path: Path) -> None:
+    """One byte in the middle of the file is another."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
