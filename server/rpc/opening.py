@@ -83,12 +83,18 @@ class Opener:
         except asyncio.CancelledError:
             error = departure(_reason(context))
             error.request_id = request.request_id[:128]
-            self._telemetry.refused(error, _priority_of(request), trace)
+            self._telemetry.refused(error, _priority_of(request), tenant=caller().name, trace=trace)
             raise
         except Exception as error:
             if isinstance(error, ServerError) and request.request_id.isascii():
                 error.request_id = request.request_id[:128]
-            self._telemetry.refused(error, _priority_of(request), trace, context.time_remaining())
+            self._telemetry.refused(
+                error,
+                _priority_of(request),
+                tenant=caller().name,
+                trace=trace,
+                time_left=context.time_remaining(),
+            )
             raise
 
     def tenant_name(self) -> str:
@@ -97,7 +103,7 @@ class Opener:
 
     def refuse(self, error: ServerError) -> None:
         """Count a request that its wire refused before it came here."""
-        self._telemetry.refused(error)
+        self._telemetry.refused(error, tenant=caller().name)
 
     async def _open(
         self,

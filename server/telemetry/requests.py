@@ -106,6 +106,8 @@ class RequestTelemetry:
         self,
         error: BaseException,
         priority: PriorityClass = PriorityClass.INTERACTIVE,
+        *,
+        tenant: str = "",
         trace: RequestTrace | None = None,
         time_left: float | None = None,
     ) -> None:
@@ -114,6 +116,7 @@ class RequestTelemetry:
         if time_left is not None and isinstance(error, OverloadedError) and error.reason == "predicted_deadline":
             self.patience.cut(priority, time_left)
         facts = {"request": name} if (name := getattr(error, "request_id", "")) else {}
+        facts |= {"tenant": tenant} if tenant else {}
         facts |= _cause(error)
         if trace is not None:
             named = {f"firsttoken.{'request_id' if key == 'request' else key}": value for key, value in facts.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,19 @@ async def test_no_token_reaches_the_log(tmp_path: Path, capfd: pytest.CaptureFix
     err = capfd.readouterr().err
     assert '"tenant": "acme"' in err
     assert not any(secret in err for secret in ("wrong-secret", STALE, ACME, hash_token(ACME)))
+
+
+async def test_the_line_of_a_refused_request_says_whose_it_was(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = access_file(tmp_path, "requests_per_minute = 1")
+    async with running(access__file=path, telemetry__log_level="info", telemetry__log_format="json") as server:
+        await collect(server.generation.Generate(request(max_tokens=1), metadata=as_(ACME)))
+        await refusal(server.generation.Generate(request(max_tokens=1), metadata=as_(ACME)))
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    lines = [line for line in lines if line["event"] == "request"]
+    assert [(line["outcome"], line["tenant"]) for line in lines] == [("ok", "acme"), ("overloaded", "acme")]
+    assert lines[1]["limit"].startswith("tenant_")
 
 
 async def test_a_server_that_cannot_read_its_file_does_not_start(tmp_path: Path) -> None:
