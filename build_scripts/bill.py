@@ -1,8 +1,8 @@
 """The memory bill: what an engine takes on disk and in memory, and what its build needs, known before either exists.
 
 Weights and key-value bytes follow from the shapes. What the library adds was measured (openvino 2026.4.1): a loaded model
-holds its weights, grouped ones as they are and dense ones in the precision of the activations, beside the mapped file, and
-about 220 MB of code, kernels and graph.
+holds its weights packed for its kernels, grouped ones and half floats as they are stored and float32 in the precision of the
+activations, beside the mapped file, and about 220 MB of code, kernels and graph.
 """
 
 from __future__ import annotations
@@ -125,10 +125,8 @@ def stored_bytes(shape: Shape, kind: str) -> int:
 
 
 def held_bytes(shape: Shape, kind: str, activations: str) -> int:
-    """Bytes that a loaded engine holds of a tensor, beside the mapped file."""
-    if kind in _GROUPED_BITS or kind in ("I8", "U4"):
-        return stored_bytes(shape, kind)
-    return math.prod(shape) * (2 if activations == "bf16" else 4)
+    """Bytes that a loaded engine holds of a tensor, beside the mapped file: as stored, or narrower if the activations are."""
+    return min(stored_bytes(shape, kind), math.prod(shape) * (2 if activations == "bf16" else 4))
 
 
 def kv_bytes_per_token(shape: KvShape, precision: str) -> int:

@@ -12,6 +12,7 @@ from build_scripts.numerics import NumericsWish
 from build_scripts.source import default_cache
 from firsttoken.build_output import ConsoleReporter
 from firsttoken.export_output import ExportOutput
+from firsttoken.servable import require_servable
 
 
 def build_exported(args: argparse.Namespace) -> int:
@@ -28,6 +29,7 @@ def build_exported(args: argparse.Namespace) -> int:
     )
     with ConsoleReporter() as reporter:
         plan = make_plan(request, reporter)
+    require_servable(plan.words.tokenizer, plan.words.info)
     if args.plan:
         output.planned(plan)
         return 0

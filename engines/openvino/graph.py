@@ -12,12 +12,15 @@ from engines.contract import EngineLoadError
 WANTED = "sampled_tokens_indices"
 """Input i64[R]: the new tokens, by place in the step, after which logits are wanted. Others never meet the last product."""
 
+_DECOMPRESSION = "decompression_0"
+"""The library's mark of a cast that only widens a stored weight (its runtime attribute ``decompression``, version 0)."""
+
 _PASSED_THROUGH = ("Convert", "Multiply", "Divide", "Add", "Tanh", "Reshape")
 """What may stand between the last product and the result: casts, scales, soft caps."""
 
 
 def page(model: ov.Model) -> None:
-    """Rewrite ``model`` in place: paged attention instead of state, logits only where wanted.
+    """Rewrite ``model`` in place: paged attention instead of state, logits only where wanted, half floats kept as stored.
 
     Raises EngineLoadError where the graph is not of the shape that this rests on.
     """
@@ -26,6 +29,18 @@ def page(model: ov.Model) -> None:
     except RuntimeError as error:
         raise EngineLoadError(f"model.xml: paged attention cannot be put into this graph: {error}") from error
     _gather_before_last_product(model)
+    _keep_half_floats(model)
+
+
+def _keep_half_floats(model: ov.Model) -> None:
+    """Without the mark, compiling folds every cast of a weight into a float32 copy of it, and the first step packs a second copy
+    of that: three times the weights in memory. Marked, weights stay in the mapped file until they are packed once."""
+    for node in model.get_ops():
+        if node.get_type_name() != "Convert":
+            continue
+        stored = node.input(0).get_source_output()
+        if stored.get_node().get_type_name() == "Constant" and stored.get_element_type() in (ov.Type.bf16, ov.Type.f16):
+            node.get_rt_info()[_DECOMPRESSION] = ""
 
 
 def _gather_before_last_product(model: ov.Model) -> None:

@@ -12,9 +12,7 @@ RUNTIME_BYTES = 220_000_000
 def loaded_bytes(manifest: EngineManifest) -> int:
     """Resident size of a loaded engine before any key-value memory: its weights as the library holds them beside the mapped file."""
     mapped = sum(entry.bytes for entry in manifest.files if entry.name.endswith(".bin"))
-    # Half floats are widened to the activations' precision when they are loaded.
-    widened = manifest.numerics.weights in ("f16", "bf16") and manifest.numerics.activations == "f32"
-    return mapped + (2 * mapped if widened else mapped) + RUNTIME_BYTES
+    return 2 * mapped + RUNTIME_BYTES  # the file, and its weights packed for the kernels
 
 
 def require_memory(manifest: EngineManifest, *, kv_bytes: int, available: int) -> None:

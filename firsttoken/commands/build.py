@@ -122,6 +122,7 @@ def _run(args: argparse.Namespace) -> int:
     from build_scripts.numerics import FORMS, NumericsWish
     from build_scripts.source import default_cache
     from firsttoken.build_output import ConsoleReporter, Output
+    from firsttoken.servable import require_servable
 
     output = Output(as_json=args.json)
     if args.weights is not None and args.weights not in FORMS:
@@ -136,6 +137,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     with ConsoleReporter() as reporter:
         plan = make_plan(request, reporter)
+    require_servable(plan.checkpoint.tokenizer, plan.checkpoint.tokenizer_info)
     if args.plan:
         output.planned(plan)
         return 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -66,5 +67,6 @@ def write_byte_tokenizer(directory: Path) -> None:
     vocabulary = {text: index for index, text in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "</s>")])
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -68,6 +68,19 @@ def test_what_cannot_be_built_is_one_sentence(
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["small"]
 
 
+@pytest.mark.parametrize(
+    ("decoder", "found"), [(None, "missing"), ({"type": "WordPiece", "prefix": "##", "cleanup": True}, "WordPiece")]
+)
+def test_a_tokenizer_that_serve_would_refuse_is_refused_before_the_build(
+    decoder: dict[str, object] | None, found: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer | {"decoder": decoder}))
+    assert main(["build", str(model)]) == 1
+    assert f"tokenizer.json: the tokenizer's decoder is {found}; supported are" in capsys.readouterr().err
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["small"]
+
+
 def test_verify_and_rebuild_of_nothing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(model)]) == 1
     assert "firsttoken verify: " in capsys.readouterr().err

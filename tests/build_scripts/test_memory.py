@@ -69,10 +69,10 @@ def test_the_engine_of_two_gigabytes_is_made_within_bounds(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_whole_embedded_build_of_two_gigabytes_is_bounded(tmp_path: Path) -> None:
-    """Its proof loads the engine, of which the library makes copies of its own: docs/models.md has what was measured."""
+    """Its proof loads and runs the engine: the library must not hold a second copy of the weights."""
     model = write_small_model(tmp_path / "model", shards=3, **LARGE)
     held = peak("embed", model, tmp_path / "out")
-    assert held <= 3 * written(tmp_path / "out") + largest_tensor(model) + 300 * MB
+    assert held <= written(tmp_path / "out") + largest_tensor(model) + 300 * MB
 
 
 def written(output: Path) -> int:

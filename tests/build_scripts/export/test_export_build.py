@@ -186,3 +186,14 @@ def test_the_command(python: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "up to date: nothing to build" in capsys.readouterr().out
     assert main([*command, "--engine", "trtllm"]) == 1
     assert "--export makes engines for openvino" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_serve_would_refuse_is_refused_before_the_export(
+    python: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_source(tmp_path / "model")
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer | {"decoder": None}))
+    assert main(["build", str(source), "--export", "--output", str(tmp_path / "out")]) == 1
+    assert "the tokenizer's decoder is missing" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
