@@ -18,8 +18,8 @@ def constants(compiled: ov.CompiledModel) -> dict[tuple[int, ...], set[str]]:
     """Element types of the compiled engine's matrices, by shape."""
     found: dict[tuple[int, ...], set[str]] = {}
     for node in compiled.get_runtime_model().get_ops():
-        shape = tuple(int(size.get_length()) for size in node.get_output_partial_shape(0) if size.is_static)
-        if node.get_rt_info()["layerType"].astype(str) == "Const" and len(shape) == 2 and min(shape) > 1:
+        if node.get_rt_info()["layerType"].astype(str) == "Const":
+            shape = tuple(int(size.get_length()) for size in node.get_output_partial_shape(0))
             found.setdefault(shape, set()).add(node.get_output_element_type(0).get_type_name())
     return found
 
