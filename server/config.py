@@ -40,7 +40,7 @@ class SchedulerConfig(Section):
     """Sequences that run at once, at most; more wait. More seats mean more throughput and slower steps."""
     step_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
     """New tokens of one step, at most. Larger steps finish prompts sooner and stretch the gaps of running streams."""
-    budget: Literal["adaptive", "fixed"] = "fixed"
+    budget: Literal["adaptive", "fixed"] = "adaptive"
     """adaptive: prompts get as much of a step as itl_target allows, by a model of this machine's steps; fixed: all of step_tokens."""
     itl_target: Annotated[Seconds, Field(gt=0, le=60)] = 0.05
     """Seconds that a step may take, prompts included, while others stream."""

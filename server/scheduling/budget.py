@@ -98,12 +98,17 @@ class Pace:
     streams must still let prompts in. Where the prompts ahead would at this pace not be through within ``due`` seconds, the step
     grows until they would be, up to ``limit``: what every step costs anyway is then paid less often, so that all of them, streams
     included, are through sooner. The fewer stream for each prompt that waits, the earlier it does.
+    Where only prompts of ``long`` tokens and more are ahead and many stream, a step takes no more than the stretch: slower streams hold
+    their seats longer, and nobody waits for a document's first word as others do.
     """
 
-    __slots__ = ("_cost", "_due", "_limit", "_stretch", "_target")
+    __slots__ = ("_cost", "_due", "_limit", "_long", "_stretch", "_target")
 
-    def __init__(self, cost: StepCost, *, target: float, stretch: float, limit: float, due: float) -> None:
+    def __init__(
+        self, cost: StepCost, *, target: float, stretch: float, limit: float, due: float, long: int = 1 << 30
+    ) -> None:
         self._cost = cost
+        self._long = long
         self._target = target
         self._stretch = stretch
         self._limit = limit
@@ -111,14 +116,19 @@ class Pace:
 
     def step(self, alone: float, streams: int, prompts: int, tokens: int) -> float:
         """Of a step that takes ``alone`` for so many streams, while so many prompts with so many tokens are ahead. O(1); any thread."""
-        step = max(self._target, self._stretch * alone)
+        step = self._stretch * alone
+        if step < self._target and (tokens < prompts * self._long or streams <= _PATIENCE * prompts):
+            step = self._target
         # Of the prompts ahead only the sum is known: as if they were of equal length.
         work = prompts * self._cost.prompt_seconds(tokens // max(1, prompts))
         work *= max(1.0, _PATIENCE * prompts / max(1, streams))
-        if step >= self._limit or work * step <= self._due * (step - alone):
-            return step
-        needed = alone * self._due / (self._due - work) if work < self._due else self._limit
-        return min(self._limit, needed)
+        if work * step <= self._due * (step - alone):
+            needed = step
+        elif work < self._due:
+            needed = alone * self._due / (self._due - work)
+        else:
+            needed = self._limit
+        return max(step, min(self._limit, needed))
 
 
 class AdaptiveBudget:

@@ -31,7 +31,7 @@ class BatcherConfig:
     step_tokens: int = 512
     """New tokens in one step at most, decodes and prefill chunks together. Larger steps finish prompts sooner and stretch the gaps of
     those who are already streaming."""
-    budget: str = "fixed"
+    budget: str = "adaptive"
     """"adaptive": chunks as large as ``itl_target`` allows, by a model of what steps cost on this machine; "fixed": always up to
     ``step_tokens``."""
     itl_target: float = 0.05

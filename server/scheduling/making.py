@@ -59,6 +59,7 @@ def make_pace(config: BatcherConfig, cost: StepCost) -> Pace:
         stretch=config.itl_stretch,
         limit=config.itl_limit,
         due=config.interactive_target / 2,
+        long=config.long_prompt_tokens,
     )
 
 

@@ -42,7 +42,10 @@ class Prefills:
         others = len(self._seats.prefilling) + waiting
         if not others:
             return
-        left = work + sum(len(each.tokens) - each.scheduled for each in self._seats.prefilling.values())
+        # What a long prompt has beyond that will not be through soon in any case.
+        long = self._config.long_prompt_tokens
+        left = min(work, waiting * long)
+        left += sum(min(long, len(each.tokens) - each.scheduled) for each in self._seats.prefilling.values())
         allowance = self._budget.allowance(step.decodes, step.context, others, left)
         for sequence, size in self._share_out(step, allowance, now, contended=others > 1).items():
             self._add_row(step, sequence, size, now)

@@ -72,6 +72,13 @@ def test_the_fewer_stream_for_each_that_waits_the_earlier_a_step_stretches() -> 
     assert which.step(0.02, 2, 2, 200) == 0.08
 
 
+def test_long_prompts_alone_stretch_a_step_no_further_where_many_stream() -> None:
+    which = Pace(COST, target=0.05, stretch=2.0, limit=0.05, due=1e9, long=500)
+    assert which.step(0.02, 17, 1, 500) == pytest.approx(0.04)
+    assert which.step(0.02, 16, 1, 500) == which.step(0.02, 17, 1, 499) == 0.05
+    assert which.step(0.03, 17, 1, 500) == pytest.approx(0.06)
+
+
 def test_long_prompts_count_with_their_attention() -> None:
     dear = StepCost(StepProfile(0.01, 0.001, 0.001, 0.0, 1e-5, "", 0.0))
     which = Pace(dear, target=0.05, stretch=1.0, limit=1.0, due=1.0)
