@@ -96,9 +96,7 @@ class StepEngine:
         self._thread.start()
 
     def submit(self, request: GenerationRequest) -> None:
-        self._admission.check(
-            len(request.prompt), backlog(self.stats(), self._batcher.standing(request.tenant, request.priority))
-        )
+        self._admission.check(len(request.prompt), backlog(self.stats(), self._batcher.standing(request.tenant)))
         outlook = self._snapshot.outlook
         if outlook is not None and not (request.ttft_deadline is None and request.deadline is None):
             batcher = self._batcher

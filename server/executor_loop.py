@@ -77,9 +77,7 @@ class ExecutorEngine:
             thread.start()
 
     def submit(self, request: GenerationRequest) -> None:
-        self._admission.check(
-            len(request.prompt), backlog(self.stats(), self._feed.standing(request.tenant, request.priority))
-        )
+        self._admission.check(len(request.prompt), backlog(self.stats(), self._feed.standing(request.tenant)))
         outlook = self._snapshot.outlook
         if outlook is not None and not (request.ttft_deadline is None and request.deadline is None):
             self._feed.forecast.check(request, len(request.prompt), outlook, self._clock())

@@ -24,7 +24,7 @@ class Gate:
         stats, busy = self._machine.stats(), self._machine.busy_seconds
         if self._admission is not None:
             rate = stats.computed_tokens / busy if busy else 0.0
-            standing = self._machine.standing(request.tenant, request.priority)
+            standing = self._machine.standing(request.tenant)
             backlog = Backlog(sum(stats.waiting_by_class), stats.waiting_tokens, rate, *standing)
             self._admission.check(len(request.prompt), backlog)
         self._predicted[request.id] = self._machine.predict(request, now, refuse=self._forecast)

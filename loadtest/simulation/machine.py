@@ -31,8 +31,8 @@ class Machine(Protocol):
         """Predicted seconds to the first token. Raises OverloadedError where ``refuse`` and the server would."""
         ...
 
-    def standing(self, tenant: str, level: int) -> tuple[int, int]:
-        """The tenant's waiting requests in a class, and the tenants that wait there."""
+    def standing(self, tenant: str) -> tuple[int, int]:
+        """The tenant's waiting requests, and how many tenants wait in one class at least."""
         ...
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:

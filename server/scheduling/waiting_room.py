@@ -72,11 +72,10 @@ class WaitingRoom(Generic[W]):
         """Whoever was taken out by pop is over and took so many weighted tokens, prompt and output."""
         self._queues[int(waiter.key[0])].settle(waiter, tokens)
 
-    def standing(self, tenant: str, level: int) -> tuple[int, int]:
-        """Of a class: the tenant's waiting requests, and how many tenants wait, it included. Any thread."""
-        queue = self._queues[level]
-        own = queue.waiting_of(tenant)
-        return own, queue.tenants + (own == 0)
+    def standing(self, tenant: str) -> tuple[int, int]:
+        """The tenant's waiting requests, of whatever class, and how many tenants wait in one at least, it included. Any thread."""
+        own = [queue.waiting_of(tenant) for queue in self._queues]
+        return sum(own), max(queue.tenants + (not mine) for queue, mine in zip(self._queues, own, strict=True))
 
     def before(self, level: int, rank: float) -> tuple[int, int]:
         """Of whoever comes now with this rank: how many go before, and their work. The classes above go before, whatever their

@@ -129,3 +129,14 @@ def test_what_goes_before_a_newcomer_is_counted_by_class_and_rank() -> None:
     room.pop()
     assert room.before(2, 9.0) == (2, 1100)
     room.check_integrity()
+
+
+def test_a_tenant_stands_beside_the_others_whatever_class_they_fill() -> None:
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
+    assert room.standing("quiet") == (0, 1)
+    for number in range(3):
+        room.push(Guest(0, number, tenant="flood"))
+    assert room.standing("flood") == (3, 1)
+    assert room.standing("quiet") == (0, 2)
+    room.push(Guest(1, 9, tenant="quiet"))
+    assert room.standing("quiet") == (1, 2)
