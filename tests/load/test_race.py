@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from build_scripts.golden.reference import Golden, GoldenSequence
+from loadtest.prompts import PromptMaker, TokenSpace
 from loadtest.race import courses
 from loadtest.race.environment import RaceError, environment
 from loadtest.race.fidelity import agreement
 from loadtest.race.models import RaceModel, write_q8
-from loadtest.race.peers import PEERS, Peer, serving
-from loadtest.race.results import Race, leg, markdown, median_of, ratio
+from loadtest.race.peers import PEERS, Peer, Running, serving
+from loadtest.race.results import Race, best_throughput, leg, markdown, median_of, ratio, read_race, runs_of
 from loadtest.sessions import SessionMaker
 from loadtest.summary import summarise
 from loadtest.transports.base import Target
@@ -59,17 +63,78 @@ def test_tables_give_medians_and_say_what_went_wrong() -> None:
     assert median_of(legs[:3], "itl_p50") == pytest.approx((0.2, 0.1, 0.4))
     assert ratio(race, "4 streams", "itl_p50", "genai") == pytest.approx(0.2)
     text = markdown(race, {peer.name: peer.label for peer in PEERS})
-    assert "| firsttoken |" in text
+    assert "| firsttoken | this | 100.0% |" in text
     assert "(1 failed, 1 ended early)" in text
+    assert "(3 repeats)" in text
     assert "did not take part: no torch" in text
     assert "really" not in text
+
+
+def a_race(**rates: float) -> Race:
+    """One leg a peer, of so many tokens per second."""
+    race = Race("machine", 2, False)
+    for peer, rate in rates.items():
+        summary = msgspec.structs.replace(
+            summarise(result([record(0.0, [0.1, 0.2], max_tokens=2)])), output_tokens_per_second=rate
+        )
+        race.legs.append(leg("32 streams", peer, 0, summary, idlers=0.5 if peer == "fastapi" else 0.0))
+    return race
+
+
+def test_the_best_peer_sets_the_rates_not_ourselves() -> None:
+    assert best_throughput(a_race(firsttoken=900.0, genai=600.0, fastapi=30.0), "32 streams") == 600.0
+    assert best_throughput(a_race(firsttoken=900.0), "32 streams") == 900.0
+    with pytest.raises(RaceError, match="32 streams"):
+        best_throughput(Race("machine", 2, False), "32 streams")
+
+
+def test_ratios_are_ours_over_theirs_and_restless_idlers_are_named() -> None:
+    text = markdown(a_race(firsttoken=900.0, genai=600.0, fastapi=30.0), {peer.name: peer.label for peer in PEERS})
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert next(row for row in rows if "GenAI" in row).split("|")[2:4] == [" 600 ", " 1.50 "]
+    assert "others took up to 50% of the processor time" in next(row for row in rows if "FastAPI" in row)
+
+
+def test_a_race_goes_on_where_it_stopped_and_only_on_its_own_machine(tmp_path: Path) -> None:
+    path = tmp_path / "race.json"
+    path.write_bytes(msgspec.json.encode(a_race(firsttoken=900.0)))
+    assert runs_of(read_race(path, Race("machine", 2, False)), "32 streams", "firsttoken") == 1
+    for other in (Race("laptop", 2, False), Race("machine", 4, False), Race("machine", 2, True)):
+        with pytest.raises(RaceError, match="--resume"):
+            read_race(path, other)
+    path.write_text("{}")
+    with pytest.raises(RaceError, match="race"):
+        read_race(path, Race("machine", 2, False))
+
+
+def test_no_prompt_comes_twice_to_a_server() -> None:
+    """Within a course and over all courses and repeats: else a prefix cache would answer for the engine."""
+    course_of = {course.key: course for course in courses.COURSES}
+    seeds = {courses.seed_of(course, repeat) for course in courses.COURSES for repeat in range(10)}
+    assert len(seeds) == 10 * len(courses.COURSES)
+    made = []
+    for key in ("4", "16"):
+        workload = course_of[key].make(0.0, courses.QUICK, courses.seed_of(course_of[key], 0))
+        maker, words = SessionMaker(workload), PromptMaker(TokenSpace(np.arange(1000, dtype=np.int32)), workload.seed)
+        made += [tuple(words.first(session)) for session in maker.sessions()]
+    assert len(set(made)) == len(made) == 20
+
+
+def test_what_a_server_computes_is_counted(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            running = Running(PEERS[0], Target("native", "nowhere"), process.pid)
+            before = running.processor_seconds()
+            while running.processor_seconds() == before:
+                pass
+        finally:
+            process.kill()
 
 
 def test_every_peer_gets_the_same_prompts() -> None:
     one, two = (list(SessionMaker(courses.poisson(5.0, courses.QUICK, seed=3)).sessions()) for _ in range(2))
     assert one == two
-    for width in courses.WIDTHS:
-        assert courses.closed(width, courses.FULL, 0).requests == 4 * width
+    assert [courses.closed(width, courses.FULL, 0).requests for width in courses.WIDTHS] == [8, 8, 16, 32, 64]
 
 
 def test_a_peer_that_cannot_be_installed_says_why() -> None:
