@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadtest.planner.plan import Plan, Wanted
+    from loadtest.planner.traffic import Traffic
     from loadtest.planner.verify import Check
     from loadtest.workload import Workload
 
@@ -95,11 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit status: 0, or 2 for what cannot be or what the user must change."""
     from build_scripts.errors import BuildError
     from loadtest.errors import LoadError
+    from loadtest.planner.traffic import read_traffic
 
     try:
         workload, wanted = _workload(arguments), _wanted(arguments)
-        plan = _plan(arguments, workload, wanted)
-        check = None if arguments.no_check else _check(plan, wanted, workload)
+        traffic = read_traffic(workload)
+        plan = _plan(arguments, traffic, wanted)
+        check = None if arguments.no_check else _check(plan, wanted, workload, traffic)
     except (LoadError, BuildError) as error:
         sys.stderr.write(f"firsttoken plan: {error}\n")
         return 2
@@ -107,17 +110,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(arguments: argparse.Namespace, workload: Workload, wanted: Wanted) -> Plan:
+def _plan(arguments: argparse.Namespace, traffic: Traffic, wanted: Wanted) -> Plan:
     from build_scripts.devices import find_device
     from loadtest.errors import WorkloadError
     from loadtest.planner import verify
     from loadtest.planner.machine import machine_bill, read_manifest
     from loadtest.planner.model import from_manifest, read_model
     from loadtest.planner.plan import Planner
-    from loadtest.planner.traffic import read_traffic
     from loadtest.simulation.profile import read_profile
 
-    traffic = read_traffic(workload)
     if arguments.profile is not None:
         profile = read_profile(arguments.profile)
         planner = Planner(verify.profile_model(profile), traffic, wanted)
@@ -131,11 +132,11 @@ def _plan(arguments: argparse.Namespace, workload: Workload, wanted: Wanted) -> 
     return planner.measured("this machine", machine_bill(manifest), manifest.profile)
 
 
-def _check(plan: Plan, wanted: Wanted, workload: Workload) -> Check:
+def _check(plan: Plan, wanted: Wanted, workload: Workload, traffic: Traffic) -> Check:
     from loadtest.planner.verify import check_plan
 
     sys.stderr.write("checking one replica with the simulator (--no-check leaves it out) ...\n")
-    return check_plan(plan, wanted, workload)
+    return check_plan(plan, wanted, workload, traffic)
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

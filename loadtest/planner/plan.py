@@ -15,7 +15,7 @@ from loadtest.planner.cost import step_cost
 from loadtest.planner.memory import ContextCost, MemoryBill
 from loadtest.planner.model import PlannedModel
 from loadtest.planner.queueing import in_service, replicas
-from loadtest.planner.service import Replica, Service
+from loadtest.planner.service import STEP_SIZES, Replica, Service
 from loadtest.planner.traffic import Traffic
 from loadtest.slo import Slo
 
@@ -67,6 +67,8 @@ class Option(msgspec.Struct, frozen=True):
     limit: str
     replicas: int
     """0 = it cannot."""
+    step_tokens: int = 0
+    """Tokens of a step at which it carries that."""
 
     @property
     def devices(self) -> int:
@@ -151,12 +153,12 @@ class Planner:
         if bill.tokens < self.context:
             limit = f"room for {bill.tokens} tokens, one sequence of {self.context} does not fit"
             return Option(tp, bill, 0.0, limit, 0)
-        replica = self._replica(profile, bill)
-        capacity = replica.capacity(self.traffic)
+        replica, capacity = self._replica(profile, bill).tuned(self.traffic)
         limit = replica.limit(self.traffic, capacity)
         if capacity <= 0:
             return Option(tp, bill, 0.0, f"even one request at a time breaks: {limit}", 0)
-        return Option(tp, bill, capacity, limit, replicas(self.traffic.rate, 1.0, capacity, self.wanted.headroom))
+        count = replicas(self.traffic.rate, 1.0, capacity, self.wanted.headroom)
+        return Option(tp, bill, capacity, limit, count, replica.step_tokens)
 
     def _cost(self, device: Device, tp: int) -> StepProfile:
         return step_cost(self.model, device, tp, weights=self.wanted.weights, kv=self.wanted.kv)
@@ -164,16 +166,25 @@ class Planner:
     def _option(self, device: Device, tp: int) -> Option:
         wanted = self.wanted
         bill = memory.draw_up(
-            self.model, device.memory, tp, weights=wanted.weights, kv=wanted.kv, step_tokens=2048, usable=wanted.usable
+            self.model,
+            device.memory,
+            tp,
+            weights=wanted.weights,
+            kv=wanted.kv,
+            step_tokens=STEP_SIZES[-1],
+            usable=wanted.usable,
         )
         return self.weigh(tp, bill, self._cost(device, tp))
 
-    def _replica(self, profile: StepProfile, bill: MemoryBill) -> Replica:
-        return Replica(profile, bill.tokens, self.wanted.max_sequences, self.wanted.slo, self.wanted.attainment)
+    def _replica(self, profile: StepProfile, bill: MemoryBill, step_tokens: int = STEP_SIZES[0]) -> Replica:
+        return Replica(
+            profile, bill.tokens, self.wanted.max_sequences, self.wanted.slo, self.wanted.attainment, step_tokens
+        )
 
     def _complete(self, device: str, chosen: Option, options: Sequence[Option], profile: StepProfile) -> Plan:
         traffic, wanted, model = self.traffic, self.wanted, self.model
-        service = self._replica(profile, chosen.bill).serve(traffic, traffic.rate / chosen.replicas)
+        replica = self._replica(profile, chosen.bill, chosen.step_tokens)
+        service = replica.serve(traffic, traffic.rate / chosen.replicas)
         if service is None:
             raise WorkloadError(f"{chosen.replicas} replicas have no steady state at {traffic.rate:g} requests/s")
         longest = max(self.context, min(model.max_context, 2 * self.context))
@@ -197,7 +208,7 @@ class Planner:
             sequences_mean=int(chosen.bill.tokens / (traffic.prompt + traffic.output)),
             sequences_p95=int(chosen.bill.tokens / traffic.total_p95),
             contexts=tuple(memory.context_costs(model, chosen.bill, longest)),
-            settings=self._settings(chosen, service, self._replica(profile, chosen.bill)),
+            settings=self._settings(chosen, service, replica),
         )
 
     def _settings(self, chosen: Option, service: Service, replica: Replica) -> Settings:
@@ -212,7 +223,7 @@ class Planner:
         return Settings(
             max_context=self.context,
             max_sequences=seats,
-            step_tokens=max(service.step_tokens, seats),
+            step_tokens=max(chosen.step_tokens, seats),
             kv_bytes=chosen.bill.kv,
             max_waiting_requests=max(1, math.ceil(2 * tokens / fresh)),
             max_waiting_tokens=tokens,

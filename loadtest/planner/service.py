@@ -1,25 +1,36 @@
-"""What one replica does at a rate: utilisation, batch, time per token, time to first token, in steady state.
+"""What one replica does at a rate: utilisation, batch, time per token, and what each request would see.
 
 With in-flight batching every step carries all running sequences and some of the prompts that came. If one step takes t, then
 rate * t requests arrive in it, and by Little's law rate * output * t sequences run. Putting both into the step-time formula
 gives t = fixed / (1 - load), where load is the work that one second's arrivals bring: time per token grows as 1 / (1 - load),
-and the replica is full when load reaches 1.
+and the replica is full when load reaches 1. That is the mean. An objective is kept by requests, each with its own lengths and its
+own moment, so whether it holds is judged as everywhere else (loadtest.slo): by the share of requests that keep all of it, here of
+the traffic's own sample, played through step by step (loadtest.planner.stepping).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from engines.manifest import StepProfile
+from loadtest.planner.stepping import Played, play
 from loadtest.planner.traffic import Traffic
 from loadtest.slo import Slo
+from server.scheduling.config import BatcherConfig
 
-DRAWS = 4000
-MAX_STEP_TOKENS = 8192
-MIN_STEP_TOKENS = 64
+STEP_SIZES = (512, 2048, 8192)
+"""Tokens of a step that are weighed against each other."""
+MOST = 2000
+"""Requests that are played: the first so many of the traffic."""
+WORTH = 1.02
+"""A larger step must raise the capacity by so much: it stretches the gaps of those who stream."""
+PRECISION = 1.01
+SLOWEST = 2**-10
+"""Requests per second below which nobody needs a plan."""
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -29,17 +40,20 @@ class Service(msgspec.Struct, frozen=True):
     load: float
     """Share of the time that the work of the arrivals takes, the fixed cost of steps aside; 1 = full."""
     step: float
-    """Seconds per step, which is the time per output token."""
+    """Seconds per step, on average: the mean time per output token."""
     running: float
     """Sequences in a step, on average."""
+    kept: float
+    """Share of requests that keep the whole objective."""
     ttft_p50: float
     ttft_quantile: float
     """At the attainment that was asked for."""
     ttft_p95: float
+    tpot_quantile: float
+    """Mean time per token of a request, at the attainment."""
     latency_mean: float
+    latency_quantile: float
     latency_p95: float
-    step_tokens: int
-    """Prompt tokens that a step may take without breaking the time per token."""
     prefill_rate: float
     """Prompt tokens per second while others run."""
     held_tokens: float
@@ -54,39 +68,56 @@ class Replica(msgspec.Struct, frozen=True):
     max_sequences: int
     slo: Slo
     attainment: float
+    step_tokens: int = 2048
 
     def serve(self, traffic: Traffic, rate: float) -> Service | None:
         """Its steady state at ``rate`` requests per second; None where there is none."""
-        cost, fresh, output = self.profile, traffic.prompt * (1 - traffic.cached_share), traffic.output
-        context = traffic.prompt + output / 2
-        attended = cost.per_attention * fresh * (traffic.prompt - fresh / 2)
-        decode = cost.per_decode + cost.per_decode_context * context
-        load = rate * (fresh * cost.per_new_token + attended + output * decode)
+        cost, context = self.profile, traffic.prompt + traffic.output / 2
+        coming, load = rate * traffic.pace, self._load(traffic, rate)
         if load >= 1:
             return None
         step = cost.fixed / (1 - load)
-        running = rate * output * step
-        chunk = self._step_tokens(cost, running, decode)
-        chunk_seconds = cost.fixed + running * decode + chunk * cost.per_new_token
-        prefill_rate = chunk / chunk_seconds
-        waits = self._first_tokens(traffic, rate, prefill_rate, chunk_seconds)
-        if waits is None:
-            return None
-        answers = waits + step * np.resize(np.array(traffic.outputs), len(waits))
-        p50, quantile, p95 = (float(value) for value in np.quantile(waits, (0.5, self.attainment, 0.95)))
+        running = coming * traffic.output * step
+        full_step = cost.fixed + running * self._decode(traffic) + self.step_tokens * cost.per_new_token
+        config = BatcherConfig(max_sequences=self.max_sequences, step_tokens=self.step_tokens)
+        return self._describe(
+            play(cost, traffic.head(MOST), rate, config),
+            rate=rate,
+            load=load,
+            step=step,
+            running=running,
+            prefill_rate=self.step_tokens / full_step,
+            held=lambda ttft: running * context + coming * ttft * traffic.prompt,
+        )
+
+    def _describe(
+        self,
+        played: Played,
+        *,
+        rate: float,
+        load: float,
+        step: float,
+        running: float,
+        prefill_rate: float,
+        held: Callable[[float], float],
+    ) -> Service:
+        ttft, latency = (np.quantile(each, (0.5, self.attainment, 0.95)) for each in (played.ttft, played.latency))
+        tpot = played.tpot[~np.isnan(played.tpot)]
         return Service(
             rate=rate,
             load=load,
             step=step,
             running=running,
-            ttft_p50=p50,
-            ttft_quantile=quantile,
-            ttft_p95=p95,
-            latency_mean=float(answers.mean()),
-            latency_p95=float(np.quantile(answers, 0.95)),
-            step_tokens=chunk,
+            kept=played.share(self.slo),
+            ttft_p50=float(ttft[0]),
+            ttft_quantile=float(ttft[1]),
+            ttft_p95=float(ttft[2]),
+            tpot_quantile=float(np.quantile(tpot, self.attainment)) if len(tpot) else 0.0,
+            latency_mean=float(played.latency.mean()),
+            latency_quantile=float(latency[1]),
+            latency_p95=float(latency[2]),
             prefill_rate=prefill_rate,
-            held_tokens=running * context + rate * p50 * traffic.prompt,
+            held_tokens=held(float(ttft[0])),
         )
 
     def keeps(self, traffic: Traffic, rate: float) -> bool:
@@ -99,59 +130,53 @@ class Replica(msgspec.Struct, frozen=True):
         slo = self.slo
         checks = {
             "time to first token": slo.ttft is not None and service.ttft_quantile > slo.ttft,
-            "time per token": slo.itl is not None and service.step > slo.itl,
-            "whole request": slo.e2e is not None and service.latency_p95 > slo.e2e,
+            "time per token": slo.itl is not None and service.tpot_quantile > slo.itl,
+            "whole request": slo.e2e is not None and service.latency_quantile > slo.e2e,
             "KV cache": service.held_tokens > self.kv_tokens,
             "seats": service.running > self.max_sequences,
         }
-        return [name for name, broken in checks.items() if broken]
+        names = [name for name, broken in checks.items() if broken]
+        # Each bound may be kept by enough requests, and all of them together by too few.
+        return names or (["objective as a whole"] if service.kept < self.attainment else [])
 
     def capacity(self, traffic: Traffic) -> float:
-        """The highest rate at which everything holds; 0 where nothing does."""
-        if not self.keeps(traffic, 1e-6):
+        """The highest rate at which everything holds; 0 where nothing does. From above: busy replicas need fewer steps to play."""
+        low = high = 2 * self._full(traffic)
+        if not self.keeps(traffic, min(SLOWEST, low)):
             return 0.0
-        low, high = 1e-6, 1.0
-        while self.keeps(traffic, high):
-            low, high = high, high * 2
-        for _ in range(40):
+        while not self.keeps(traffic, low):
+            low, high = max(SLOWEST, low / 2), low
+        while high / low > PRECISION:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self.keeps(traffic, middle) else (low, middle)
         return low
 
+    def _full(self, traffic: Traffic) -> float:
+        """The rate whose work alone fills all time."""
+        return 1 / self._load(traffic, 1.0)
+
+    def _load(self, traffic: Traffic, rate: float) -> float:
+        cost, fresh, output = self.profile, traffic.prompt * (1 - traffic.cached_share), traffic.output
+        attended = cost.per_attention * fresh * (traffic.prompt - fresh / 2)
+        prompts = fresh * cost.per_new_token + attended
+        return rate * traffic.pace * (prompts + output * self._decode(traffic))
+
+    def _decode(self, traffic: Traffic) -> float:
+        """Seconds that a running sequence adds to a step."""
+        return self.profile.per_decode + self.profile.per_decode_context * (traffic.prompt + traffic.output / 2)
+
+    def tuned(self, traffic: Traffic) -> tuple[Replica, float]:
+        """With the size of a step that carries most, and what it carries. Larger steps finish prompts sooner, but a stream's next
+        token waits for them."""
+        best, most = self, 0.0
+        for size in STEP_SIZES:
+            other = msgspec.structs.replace(self, step_tokens=size)
+            if (capacity := other.capacity(traffic)) <= most * WORTH:
+                break
+            best, most = other, capacity
+        return best, most
+
     def limit(self, traffic: Traffic, capacity: float) -> str:
         """What stops it from carrying more than ``capacity``."""
-        service = self.serve(traffic, capacity * 1.02 + 1e-6)
+        service = self.serve(traffic, max(SLOWEST, capacity * 1.02))
         return "computation" if service is None else " and ".join(self.broken(service)) or "computation"
-
-    def _step_tokens(self, cost: StepProfile, running: float, decode: float) -> int:
-        """The largest chunk of prompt that a step can take within the time per token, in whole blocks of 64."""
-        if self.slo.itl is None:
-            return 2048
-        room = (self.slo.itl - cost.fixed - running * decode) / max(cost.per_new_token, 1e-12)
-        return max(MIN_STEP_TOKENS, min(MAX_STEP_TOKENS, int(room) // 64 * 64))
-
-    def _first_tokens(
-        self, traffic: Traffic, rate: float, prefill_rate: float, chunk_seconds: float
-    ) -> np.ndarray | None:
-        """A sample of times to the first token: half a step until the next one starts, the prompts before it, its own prompt.
-
-        Prompts are served one after the other at the prefill rate, and come as the traffic's own gaps have them, so that bursts
-        count: waiting by Lindley's recursion (1952). None where prompts come faster than they are served.
-        """
-        count = max(DRAWS, len(traffic.prompts))
-        fresh = np.resize(np.array(traffic.prompts, float), count) * (1 - traffic.cached_share)
-        service = np.ceil(np.maximum(1, fresh) / max(1.0, prefill_rate * chunk_seconds)) * self.profile.fixed
-        service = np.maximum(service, fresh / prefill_rate)
-        if rate * float(service.mean()) >= 1:
-            return None
-        unit = np.array(traffic.gaps) if traffic.gaps else np.random.default_rng(1).exponential(1.0, count)
-        result: np.ndarray = waiting(service, np.resize(unit, count) / rate) + self.profile.fixed / 2 + service
-        return result
-
-
-def waiting(service: np.ndarray, gaps: np.ndarray) -> np.ndarray:
-    """Seconds that each customer of one server waits: W(n+1) = max(0, W(n) + S(n) - A(n+1)), as a running minimum.
-    ``gaps[n]`` is the time between customer n - 1 and n."""
-    steps = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
-    result: np.ndarray = steps - np.minimum.accumulate(steps)
-    return result

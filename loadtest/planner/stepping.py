@@ -15,7 +15,11 @@ import numpy as np
 
 from engines.manifest import StepProfile
 from loadtest.planner.traffic import Traffic
+from loadtest.slo import Slo
 from server.scheduling.config import BatcherConfig
+
+FEWEST = 1000
+"""Requests that are played: a smaller sample is repeated."""
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -28,13 +32,22 @@ class Played(msgspec.Struct, frozen=True):
     latency: np.ndarray
     """To the last token."""
 
+    def share(self, slo: Slo) -> float:
+        """Of requests that keep every bound, as Slo.kept() judges real ones (gaps aside: only steps have those)."""
+        seen = {"ttft": self.ttft, "itl": self.tpot, "e2e": self.latency}
+        kept = np.ones(len(self.ttft), bool)
+        for name, bound in slo.bounds.items():
+            if name in seen:
+                kept &= ~(seen[name] > bound)
+        return float(kept.mean())
+
 
 def play(cost: StepProfile, traffic: Traffic, rate: float, config: BatcherConfig) -> Played:
     """The traffic's sample at ``rate`` requests per second on one replica whose scheduler is set so."""
     steps = Steps(cost, traffic, rate, config)
     while not steps.over:
         steps.step()
-    answers = np.array(traffic.outputs)
+    answers = np.array(steps.outputs)
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot = np.where(answers > 1, (steps.last - steps.first) / (answers - 1), np.nan)
     return Played(steps.first - steps.arrivals, tpot, steps.last - steps.arrivals)
@@ -45,11 +58,11 @@ class Steps:
 
     def __init__(self, cost: StepProfile, traffic: Traffic, rate: float, config: BatcherConfig) -> None:
         self._cost, self._config = cost, config
-        self._prompts = [max(1, prompt) for prompt in traffic.prompts]
-        self._outputs = [max(1, output) for output in traffic.outputs]
+        count = max(FEWEST, len(traffic.prompts))
+        self._prompts = np.resize(np.maximum(1, traffic.prompts), count).tolist()
+        self.outputs = np.resize(np.maximum(1, traffic.outputs), count).tolist()
         fresh = 1 - traffic.cached_share
         self._left = [max(1, round(prompt * fresh)) for prompt in self._prompts]
-        count = len(self._prompts)
         self.arrivals = np.cumsum(traffic.unit_gaps(count)) / rate
         self._due = [*self.arrivals.tolist(), float("inf")]
         self.first, self.last = np.zeros(count), np.zeros(count)
@@ -91,7 +104,9 @@ class Steps:
         config = self._config
         left = total = max(config.step_tokens - decodes, config.min_prefill_tokens)
         seats, contended = config.max_sequences - decodes, len(self._waiting) > 1
-        done, unfinished, attention = [], [], 0.0
+        done: list[int] = []
+        unfinished: list[tuple[float, int]] = []
+        attention = 0.0
         while self._waiting and left and len(unfinished) < config.max_partial_prefills:
             key, place = heapq.heappop(self._waiting)
             if place not in self._seated and len(self._seated) >= seats:
@@ -118,16 +133,16 @@ class Steps:
         while self._endings and self._endings[0][0] <= self._number:
             _, place = heapq.heappop(self._endings)
             self._finish(place)
-            self._context -= self._prompts[place] + self._outputs[place]
+            self._context -= self._prompts[place] + self.outputs[place]
 
     def _begin(self, done: list[int]) -> None:
         """Those whose prompt ended have their first token, and decode from the next step on."""
         for place in done:
             self.first[place] = self._now
-            if self._outputs[place] == 1:
+            if self.outputs[place] == 1:
                 self._finish(place)
                 continue
-            heapq.heappush(self._endings, (self._number + self._outputs[place] - 1, place))
+            heapq.heappush(self._endings, (self._number + self.outputs[place] - 1, place))
             self._context += self._prompts[place] + 1
 
     def _finish(self, place: int) -> None:

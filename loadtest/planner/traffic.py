@@ -9,6 +9,7 @@ import numpy as np
 
 from loadtest.errors import WorkloadError
 from loadtest.sessions import SessionMaker
+from loadtest.traces import Trace
 from loadtest.workload import Workload
 
 SAMPLE = 20_000
@@ -26,13 +27,25 @@ class Traffic(msgspec.Struct, frozen=True):
     cached_share: float
     """Of prompt tokens that the prefix cache will hold, at best."""
     gaps: tuple[float, ...] = ()
-    """Times between requests in the sample's order, in units of their mean: bursts make people wait. Empty = random arrivals."""
+    """Times between requests in the sample's order, in units of 1 / rate: bursts make people wait. The beginning of a trace may
+    be denser or thinner than the whole. Empty = random arrivals."""
 
     def unit_gaps(self, count: int) -> np.ndarray:
-        """``count`` times between requests, in units of their mean."""
+        """``count`` times between requests, in units of 1 / rate."""
         unit = np.array(self.gaps) if self.gaps else np.random.default_rng(1).exponential(1.0, count)
         result: np.ndarray = np.resize(unit, count)
         return result
+
+    @property
+    def pace(self) -> float:
+        """How often the sample's requests really come, as a factor on the rate."""
+        return 1 / float(np.mean(self.gaps)) if self.gaps else 1.0
+
+    def head(self, count: int) -> Traffic:
+        """Its first requests."""
+        return msgspec.structs.replace(
+            self, prompts=self.prompts[:count], outputs=self.outputs[:count], gaps=self.gaps[:count]
+        )
 
     @property
     def prompt(self) -> float:
@@ -78,22 +91,24 @@ def read_traffic(workload: Workload, rate: float | None = None) -> Traffic:
             length += turn.fresh_tokens + turn.output_tokens
     if not prompts:
         raise WorkloadError("the workload holds no request")
-    own = rate if rate is not None else _own_rate(workload, sessions, last)
+    own = rate if rate is not None else _own_rate(workload, maker.trace, sessions, last)
     per_session = len(prompts) / sessions
+    clock = _own_rate(workload, maker.trace, sessions, last) if workload.trace is not None else None
     order = np.argsort(times, kind="stable")
     return Traffic(
         own * per_session,
         tuple(prompts[place] for place in order),
         tuple(outputs[place] for place in order),
         min(1.0, cached / sum(prompts)),
-        _unit_gaps(np.array(times)[order]),
+        _unit_gaps(np.array(times)[order], clock),
     )
 
 
-def _unit_gaps(times: np.ndarray) -> tuple[float, ...]:
-    """Each request's distance from the one before it, scaled to a mean of 1."""
+def _unit_gaps(times: np.ndarray, rate: float | None) -> tuple[float, ...]:
+    """Each request's distance from the one before it, in units of 1 / rate; None: of their mean."""
     gaps = np.diff(times, prepend=times[0])
-    return tuple(float(gap) for gap in gaps / gaps.mean()) if gaps.mean() > 0 else ()
+    unit = gaps.mean() if rate is None else 1 / rate
+    return tuple(float(gap) for gap in gaps / unit) if gaps.mean() > 0 else ()
 
 
 def _shared(blocks: tuple[int, ...], size: int, seen: set[object]) -> int:
@@ -107,7 +122,10 @@ def _shared(blocks: tuple[int, ...], size: int, seen: set[object]) -> int:
     return known
 
 
-def _own_rate(workload: Workload, sessions: int, last: float) -> float:
+def _own_rate(workload: Workload, trace: Trace | None, sessions: int, last: float) -> float:
+    """A replayed trace's is that of the whole of it, as --rate means it, however little of it is sampled."""
+    if trace is not None and workload.trace is not None and workload.trace.replay_times:
+        return trace.rate
     if workload.arrivals is not None:
         return max(rate for _, rate in workload.arrivals.curve.points)
     if sessions > 1 and last > 0:

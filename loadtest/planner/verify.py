@@ -10,6 +10,8 @@ from loadtest.capacity import Capacity, Search, find_capacity
 from loadtest.planner.memory import MemoryBill
 from loadtest.planner.model import PlannedModel
 from loadtest.planner.plan import Plan, Wanted
+from loadtest.planner.service import Replica
+from loadtest.planner.traffic import Traffic
 from loadtest.simulation.profile import Profile
 from loadtest.simulation.simulate import Setup, simulate
 from loadtest.workload import Workload
@@ -28,21 +30,36 @@ class Check(msgspec.Struct, frozen=True):
     low: float
     high: float
     estimated: float
-    """What the plan had said."""
+    """What the plan's theory says of the same requests: the first of the traffic."""
 
     @property
     def ratio(self) -> float:
         return self.estimated / self.capacity if self.capacity else float("inf")
 
 
-def check_plan(plan: Plan, wanted: Wanted, workload: Workload) -> Check:
+def check_plan(plan: Plan, wanted: Wanted, workload: Workload, traffic: Traffic) -> Check:
     """Search the capacity of one replica in virtual time, from the plan's own figure on. Raises LoadError."""
     setup = Setup(plan_profile(plan), settings_of(plan))
-    search = Search(wanted.slo, wanted.attainment, plan.chosen.capacity, precision=0.05, factor=1.25)
+    # The beginning of a trace is not the whole of it: what is compared is what both have seen.
+    estimated = plan_replica(plan, wanted).capacity(traffic.head(REQUESTS))
+    search = Search(wanted.slo, wanted.attainment, estimated or plan.chosen.capacity, precision=0.05, factor=1.25)
     # Its length is set by requests, not by time: probes at any rate then weigh the same.
     asked = msgspec.structs.replace(workload, requests=REQUESTS, duration=None, warmup=0.0, concurrency=None)
     found: Capacity = find_capacity(asked, search, lambda each: simulate(each, setup).result)
-    return Check(found.rate, found.low, found.high, plan.chosen.capacity)
+    return Check(found.rate, found.low, found.high, estimated)
+
+
+def plan_replica(plan: Plan, wanted: Wanted) -> Replica:
+    """The plan's replica as its theory knows it, with the settings that it recommends."""
+    settings = plan.settings
+    return Replica(
+        plan.profile,
+        plan.chosen.bill.tokens,
+        settings.max_sequences,
+        wanted.slo,
+        wanted.attainment,
+        settings.step_tokens,
+    )
 
 
 def plan_profile(plan: Plan) -> Profile:

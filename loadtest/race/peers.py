@@ -39,6 +39,8 @@ class Peer(msgspec.Struct, frozen=True):
     """(its Python, the model, port, threads) -> what to start."""
     install_with: tuple[tuple[str, str], ...] = ()
     """Environment variables of its installation."""
+    serial: bool = False
+    """Answers one request at a time, so that more of them take longer and change no throughput: each stream asks once."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -106,7 +108,7 @@ PEERS = (
     Peer("llama-q4", "llama.cpp server, the same Q4_1 file", LLAMA, "openai", _llama(lambda model: model.gguf), LLAMA_BUILD),
     Peer("llama-q8", "llama.cpp server, Q8_0", LLAMA, "openai", _llama(lambda model: model.gguf_q8), LLAMA_BUILD),
     Peer("genai", "OpenVINO GenAI's continuous batching", ("openvino-genai==2026.4.1.0", "grpcio>=1.75,<2", "protobuf>=6.33.5,<7", "numpy"), "native", _genai),
-    Peer("fastapi", "FastAPI around transformers, float32", ("torch==2.13.0", "transformers==5.24.0", "gguf>=0.17,<0.20", "accelerate", "fastapi", "uvicorn"), "openai", _fastapi),
+    Peer("fastapi", "FastAPI around transformers, float32", ("torch==2.13.0", "transformers==5.24.0", "gguf>=0.17,<0.20", "accelerate", "fastapi", "uvicorn"), "openai", _fastapi, serial=True),
 )  # fmt: skip
 _SHARED = {"llama-q4": "llama", "llama-q8": "llama"}
 """Peers that live in one environment."""

@@ -46,7 +46,7 @@ class Racing:
 
     def warm(self, running: Running) -> None:
         """What a server sets up at its first requests is not what is measured."""
-        run_load(courses.closed(4, WARM, seed=1), running.target)
+        run_load(courses.closed(2, WARM, seed=1), running.target)
 
     def fidelity(self, running: Running, golden: Golden, tokenizer: Path, every: int) -> None:
         self._race.fidelity[running.peer.name] = agreement(running.target, golden, tokenizer, every)
@@ -65,7 +65,8 @@ class Racing:
         name = running.peer.name
         repeat = runs_of(self._race, course.title, name)
         before = [other.processor_seconds() for other in peers]
-        result = run_load(course.make(rate, self._scale, seed_of(course, repeat)), running.target)
+        scale = msgspec.structs.replace(self._scale, requests_per_stream=1) if running.peer.serial else self._scale
+        result = run_load(course.make(rate, scale, seed_of(course, repeat)), running.target)
         busy = sum(
             after - was for after, was in zip((other.processor_seconds() for other in peers), before, strict=True)
         )

@@ -8,6 +8,7 @@ import math
 import tomllib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,12 +25,14 @@ from loadtest.planner import memory, queueing, render
 from loadtest.planner.cost import step_cost
 from loadtest.planner.model import PlannedModel, read_model
 from loadtest.planner.plan import Planner, Wanted
-from loadtest.planner.service import Replica, waiting
+from loadtest.planner.service import Replica
+from loadtest.planner.stepping import play as play_steps
 from loadtest.planner.traffic import Traffic, read_traffic
 from loadtest.sessions import SessionMaker
 from loadtest.slo import Slo, parse_slo
 from loadtest.workload import Lengths, SharedPrefix, TraceUse, Turns, Workload
 from server.config import Config
+from server.scheduling.config import BatcherConfig
 from tests.load.manifests import write_manifest
 
 LLAMA_2_7B = PlannedModel(
@@ -94,14 +97,19 @@ def test_replicas_are_just_enough(rate: float, seconds: float, each: float, head
 
 
 def test_waiting_is_that_of_theory_and_bursts_make_it_longer() -> None:
+    """Answers of one token and a step that is all fixed cost, one prompt in each: an M/D/1 queue."""
+    cost = msgspec.structs.replace(PROFILE, fixed=0.1, per_new_token=0.0, per_decode=0.0, per_decode_context=0.0)
     rng = np.random.default_rng(0)
-    service = np.full(200_000, 0.1)
-    random = waiting(service, rng.exponential(1 / 8, 200_000))
-    # M/D/1 by Pollaczek and Khinchine: rate * service^2 / 2 / (1 - load).
-    assert random.mean() == pytest.approx(8 * 0.01 / 2 / 0.2, rel=0.1)
-    bursty = waiting(service, rng.gamma(0.1, 10 / 8, 200_000))
-    assert bursty.mean() > 3 * random.mean()
-    assert waiting(service[:5], np.full(5, 0.2)).tolist() == [0.0] * 5
+
+    def wait(gaps: np.ndarray) -> float:
+        count = len(gaps)
+        traffic = Traffic(1.0, (64,) * count, (1,) * count, 0.0, tuple(gaps.tolist()))
+        return float(play_steps(cost, traffic, 8.0, BatcherConfig(step_tokens=64)).ttft.mean()) - 0.1
+
+    # Pollaczek and Khinchine: rate * service^2 / 2 / (1 - load).
+    assert wait(rng.exponential(1.0, 100_000)) == pytest.approx(8 * 0.01 / 2 / 0.2, rel=0.1)
+    assert wait(rng.gamma(0.1, 10, 100_000)) > 3 * 0.2
+    assert wait(np.full(100, 2.0)) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_bursty_trace_needs_more_than_a_smooth_one() -> None:
@@ -185,7 +193,7 @@ def test_the_steady_state_is_that_of_steps_played_through(rate: float) -> None:
     replica = Replica(PROFILE, 10**9, 10**6, Slo(itl=0.1), 0.9)
     service = replica.serve(steady(rate), rate)
     assert service is not None
-    step, batch, first = play(PROFILE, rate, prompt=1000, output=200, seconds=400.0, chunk=service.step_tokens)
+    step, batch, first = play(PROFILE, rate, prompt=1000, output=200, seconds=400.0, chunk=replica.step_tokens)
     assert service.step == pytest.approx(step, rel=0.2)
     assert service.running == pytest.approx(batch, rel=0.2)
     assert service.ttft_quantile == pytest.approx(first, rel=0.4)
@@ -296,7 +304,7 @@ def test_a_trace_brings_its_rate_and_its_shared_blocks(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     traffic = read_traffic(Workload(trace=TraceUse(str(path))))
-    assert traffic.rate == 1.0
+    assert traffic.rate == 1.25  # as --rate has it: all rows over the whole trace's time
     assert traffic.cached_share == pytest.approx(4 * 512 / (5 * 1024))
 
 
