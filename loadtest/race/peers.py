@@ -24,6 +24,7 @@ from loadtest.transports.choose import make_transport
 
 SERVERS = Path(__file__).resolve().parent / "servers"
 READY_SECONDS = 180.0
+ENDING_SECONDS = 5.0
 SEATS = 32
 CONTEXT = 2048
 """Tokens of one sequence, for peers that must be told."""
@@ -149,7 +150,7 @@ def serving(peer: Peer, model: RaceModel, threads: int) -> Iterator[Running]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

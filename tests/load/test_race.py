@@ -134,7 +134,7 @@ def test_what_a_server_computes_is_counted(tmp_path: Path) -> None:
 def test_every_peer_gets_the_same_prompts() -> None:
     one, two = (list(SessionMaker(courses.poisson(5.0, courses.QUICK, seed=3)).sessions()) for _ in range(2))
     assert one == two
-    assert [courses.closed(width, courses.FULL, 0).requests for width in courses.WIDTHS] == [8, 8, 16, 32, 64]
+    assert [courses.closed(width, courses.FULL, 0).requests for width in courses.WIDTHS] == [4, 4, 8, 16, 32]
 
 
 def test_a_peer_that_cannot_be_installed_says_why() -> None:
