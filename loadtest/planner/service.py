@@ -127,17 +127,19 @@ class Replica(msgspec.Struct, frozen=True):
 
     def broken(self, service: Service) -> list[str]:
         """What does not hold, by name."""
+        broken = {"KV cache": service.held_tokens > self.kv_tokens, "seats": service.running > self.max_sequences}
+        names = [name for name, whether in broken.items() if whether]
+        return [*names, *(self._missed(service) if service.kept < self.attainment else [])]
+
+    def _missed(self, service: Service) -> list[str]:
+        """The bounds that too many requests miss; each may be kept by enough of them, and all together by too few."""
         slo = self.slo
         checks = {
             "time to first token": slo.ttft is not None and service.ttft_quantile > slo.ttft,
             "time per token": slo.itl is not None and service.tpot_quantile > slo.itl,
             "whole request": slo.e2e is not None and service.latency_quantile > slo.e2e,
-            "KV cache": service.held_tokens > self.kv_tokens,
-            "seats": service.running > self.max_sequences,
         }
-        names = [name for name, broken in checks.items() if broken]
-        # Each bound may be kept by enough requests, and all of them together by too few.
-        return names or (["objective as a whole"] if service.kept < self.attainment else [])
+        return [name for name, missed in checks.items() if missed] or ["objective as a whole"]
 
     def capacity(self, traffic: Traffic) -> float:
         """The highest rate at which everything holds; 0 where nothing does. From above: busy replicas need fewer steps to play."""

@@ -223,6 +223,13 @@ def test_what_limits_a_replica_is_named_and_binds(replica: Replica, limit: str) 
     assert not replica.keeps(steady(1), capacity * 1.05)
 
 
+def test_an_answer_of_one_token_has_no_time_per_token_to_miss() -> None:
+    """As Slo.kept() has it: half of the answers are single tokens, and no other can be given in 8 ms a token."""
+    traffic = Traffic(1.0, (100, 100), (1, 50), 0.0)
+    assert Replica(PROFILE, 10**9, 10**6, Slo(ttft=0.5, itl=0.008), 0.5).capacity(traffic) > 1
+    assert Replica(PROFILE, 10**9, 10**6, Slo(ttft=0.5, itl=0.008), 0.6).capacity(traffic) == 0
+
+
 def test_cached_prompts_raise_the_capacity() -> None:
     replica = Replica(PROFILE, 10**9, 10**6, Slo(ttft=0.3, itl=0.05), 0.9)
     assert replica.capacity(steady(1, cached=0.8)) > 1.5 * replica.capacity(steady(1))
