@@ -212,13 +212,14 @@ class Planner:
         )
 
     def _settings(self, chosen: Option, service: Service, replica: Replica) -> Settings:
-        """Seats for twice the mean batch at capacity, so that bursts are served; a queue no longer than the objective
-        allows: the tokens that are computed within it."""
+        """Seats for all whose keys and values fit: a mean says nothing of a burst. A queue no longer than the objective allows: the
+        tokens that are computed within it."""
         wanted, traffic = self.wanted, self.traffic
         ttft = wanted.slo.ttft if wanted.slo.ttft is not None else 10 * service.ttft_p95
         tokens = max(self.context, int(ttft * service.prefill_rate))
         full = replica.serve(traffic, chosen.capacity) or service
-        seats = max(1, min(wanted.max_sequences, math.ceil(2 * full.running)))
+        fitting = int(chosen.bill.tokens / (traffic.prompt + traffic.output))
+        seats = max(1, min(wanted.max_sequences, max(fitting, math.ceil(2 * full.running))))
         fresh = max(1.0, traffic.prompt * (1 - traffic.cached_share))
         return Settings(
             max_context=self.context,
