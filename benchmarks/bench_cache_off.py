@@ -20,7 +20,7 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1 import generation_pb2_grpc as rpc
 from tests.engines_built import default_engine
 
-ROUNDS, STREAMS, REQUESTS = 6, 8, 16
+ROUNDS, STREAMS, REQUESTS = 4, 8, 8
 PROMPT, OUTPUT = 256, 32
 POOL = ("--engine.kv_bytes", str(200 * 1024 * 1024), "--scheduler.max_sequences", "16")
 
