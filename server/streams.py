@@ -258,7 +258,7 @@ class Stream:
             self.observer.first_delta(self.request, now - self.request.arrival)
         else:
             # Of several outputs the one with most: they run side by side.
-            tokens = max(len(delta.tokens) for delta in deltas)
+            tokens = len(deltas[0].tokens) if len(deltas) == 1 else max(len(delta.tokens) for delta in deltas)
             if tokens:
                 self.observer.next_delta(self.request, (now - self._last_delta) / tokens)
         self._last_delta = now

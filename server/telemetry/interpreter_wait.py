@@ -43,10 +43,11 @@ class InterpreterWait:
             self._thread.join(10 * MEAN_PERIOD)
 
     def _probe(self) -> None:
+        dice = random.Random()  # noqa: S311 - nobody has to be unable to guess it; the process's own dice are others' to seed
         with _RunDelay() as run_delay:
             before = run_delay.seconds()
             while not self._over.is_set():
-                period = random.uniform(0.5, 1.5) * MEAN_PERIOD  # noqa: S311 - nobody has to be unable to guess it
+                period = dice.uniform(0.5, 1.5) * MEAN_PERIOD
                 began = time.perf_counter()
                 time.sleep(period)
                 late = time.perf_counter() - began - period

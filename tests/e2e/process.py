@@ -69,7 +69,11 @@ def served(*arguments: str, engine: str = "simulated:laptop") -> Iterator[Server
     """A ready server process; killed at the end if it still runs."""
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "log"
-        flags = ["--grpc.port", "0", "--http.port", "0", "--telemetry.log_format", "json", *arguments]
+        usual = {"--grpc.port": "0", "--http.port": "0", "--telemetry.log_format": "json"}
+        flags = [
+            *arguments,
+            *(part for flag, value in usual.items() if flag not in arguments for part in (flag, value)),
+        ]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("FIRSTTOKEN_")}
         with log_path.open("wb") as log:
             process = subprocess.Popen(serve_command(engine, *flags), cwd=ROOT, env=environment, stderr=log, stdout=log)
