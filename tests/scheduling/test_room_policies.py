@@ -39,20 +39,28 @@ class Guest:
 # ------------------------------------------------------------------ classes
 
 
-def test_a_class_that_always_has_work_gets_its_share_whatever_comes_above_it() -> None:
-    shares = ClassShares((0.0, 0.2, 0.05), bound=2000)
+def test_a_class_that_always_has_work_gets_its_whole_share_of_every_span_that_is_long_enough() -> None:
+    bound = 500
+    shares = ClassShares((0.0, 0.2, 0.05), bound=bound)
     rng = random.Random(1)  # noqa: S311 - replays
-    served = [0, 0, 0]
-    for _ in range(5000):
+    served, steps = [0, 0, 0], [(0, 0, 0)]
+    for _ in range(10_000):
         first = shares.order[0]
         tokens = [0, 0, 0]
         tokens[first] = rng.randint(1, 500)
         served[first] += tokens[first]
         shares.serve(tokens, (True, True, True))
-    total = sum(served)
+        steps.append((served[0], served[1], served[2]))
     for level, share in ((1, 0.2), (2, 0.05)):
-        assert share * total - 4000 <= served[level] <= share * total + 4000
-    assert served[0] > 0.7 * total
+        spans = [
+            (sum(last) - sum(first), last[level] - first[level])
+            for first in steps[::100]
+            for last in steps[::100]
+            if sum(last) - sum(first) > 128 * bound / share
+        ]
+        assert len(spans) > 100
+        assert all(share * total <= got <= share * (1 + 1 / 64) * total + 2 * bound for total, got in spans)
+    assert served[0] > 0.7 * sum(served)
 
 
 def test_a_class_without_work_saves_nothing_up() -> None:
