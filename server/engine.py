@@ -242,6 +242,11 @@ class Engine(Protocol):
         """Start the engine thread. Once."""
         ...
 
+    def require_room(self, tenant: str) -> None:
+        """Admission before anything is known of a request but whose it is, and so before its prompt is tokenized. Never blocks.
+        Raises OverloadedError where a cap would refuse the tenant's shortest request; who passes may still be refused by submit."""
+        ...
+
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. Never blocks. Raises UnavailableError when the engine is dead or closing, OverloadedError at a cap."""
         ...

@@ -95,8 +95,14 @@ class StepEngine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
+    def require_room(self, tenant: str) -> None:
+        self._admit(1, tenant)
+
+    def _admit(self, prompt_tokens: int, tenant: str) -> None:
+        self._admission.check(prompt_tokens, backlog(self.stats(), self._batcher.standing(tenant)))
+
     def submit(self, request: GenerationRequest) -> None:
-        self._admission.check(len(request.prompt), backlog(self.stats(), self._batcher.standing(request.tenant)))
+        self._admit(len(request.prompt), request.tenant)
         outlook = self._snapshot.outlook
         if outlook is not None and not (request.ttft_deadline is None and request.deadline is None):
             batcher = self._batcher

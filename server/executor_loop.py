@@ -76,8 +76,14 @@ class ExecutorEngine:
         for thread in self._threads:
             thread.start()
 
+    def require_room(self, tenant: str) -> None:
+        self._admit(1, tenant)
+
+    def _admit(self, prompt_tokens: int, tenant: str) -> None:
+        self._admission.check(prompt_tokens, backlog(self.stats(), self._feed.standing(tenant)))
+
     def submit(self, request: GenerationRequest) -> None:
-        self._admission.check(len(request.prompt), backlog(self.stats(), self._feed.standing(request.tenant)))
+        self._admit(len(request.prompt), request.tenant)
         outlook = self._snapshot.outlook
         if outlook is not None and not (request.ttft_deadline is None and request.deadline is None):
             self._feed.forecast.check(request, len(request.prompt), outlook, self._clock())

@@ -64,6 +64,10 @@ class StreamRegistry:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def require_room(self, tenant: str) -> None:
+        """See Engine.require_room."""
+        self._engine.require_room(tenant)
+
     def open(
         self,
         request: GenerationRequest,

@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Opener:
-    """Validates, tokenizes, validates the rest, submits. Event loop only."""
+    """Validates, asks for room, tokenizes, validates the rest, submits. Event loop only."""
 
     def __init__(
         self,
@@ -145,6 +145,7 @@ class Opener:
     ) -> Answer | None:
         """None where another engine took the place of ``parts``' meanwhile: begin again with that one."""
         remaining = context.time_remaining()
+        parts.registry.require_room(checked.tenant)  # a full room refuses before anybody tokenizes
         await parts.guides.read(checked.sampling.guide)
         ids = await parts.prompts.read(checked.prompt)
         bad_tokens = await parts.prompts.read_words(checked.bad_words, field="sampling.bad_words")

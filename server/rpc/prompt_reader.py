@@ -11,7 +11,7 @@ from server.text.tokenizer_pool import TokenizerPool
 
 
 class PromptReader:
-    """Admission's first stage, by bytes, then tokenization. Event loop only."""
+    """Admission by bytes, then tokenization. Event loop only."""
 
     def __init__(
         self, pool: TokenizerPool, template: ChatTemplate | None, *, max_bytes: int, retry_after: float

@@ -192,8 +192,11 @@ def test_case_e8_a_full_house_refuses_with_a_delay() -> None:
     with pytest.raises(OverloadedError, match="4 requests wait, the limit is 4") as refused:
         rig.engine.submit(request(4, [5]))
     assert refused.value.retry_after > 0
+    with pytest.raises(OverloadedError, match="4 requests wait, the limit is 4"):
+        rig.engine.require_room("default")
     rig.start()
     rig.wait_end(*range(4))
+    rig.engine.require_room("default")
     rig.engine.submit(request(5, [5]))
     rig.wait_end(5)
     rig.engine.close(5)

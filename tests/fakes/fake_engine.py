@@ -96,12 +96,19 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def require_room(self, tenant: str) -> None:  # noqa: ARG002
+        with self._lock:
+            self._require_room()
+
+    def _require_room(self) -> None:
+        if len(self.live) >= self.max_waiting:
+            raise OverloadedError("max_waiting_requests: full", reason="waiting_requests", retry_after=2.5)
+
     def submit(self, request: GenerationRequest) -> None:
         with self._lock:
             if self._dead or self._closing.is_set():
                 raise UnavailableError("the engine is closing")
-            if len(self.live) >= self.max_waiting:
-                raise OverloadedError("max_waiting_requests: full", reason="waiting_requests", retry_after=2.5)
+            self._require_room()
             self.submitted.append(request)
             self.live[request.id] = _Job(request)
 

@@ -100,6 +100,23 @@ async def test_overload_tells_when_to_come_back_case_E8() -> None:
         await collect(server.generation.Generate(request(max_tokens=1)))
 
 
+async def test_a_full_room_refuses_before_anybody_tokenizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, texts = TokenizerPool.encode, []
+
+    async def encode_seen(pool: TokenizerPool, text: str) -> list[int]:
+        texts.append(text)
+        return await encode(pool, text)
+
+    monkeypatch.setattr(TokenizerPool, "encode", encode_seen)
+    async with running(FakeEngine(max_waiting=0), lifecycle__warm_up=False) as server:
+        error = await failure(server.generation.Generate(request()))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not texts
+        server.engine.max_waiting = 10
+        await collect(server.generation.Generate(request(max_tokens=1)))
+        assert len(texts) == 1
+
+
 async def test_prompts_that_wait_for_the_tokenizer_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, encode = asyncio.Event(), TokenizerPool.encode
 
