@@ -96,7 +96,7 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def require_room(self, tenant: str) -> None:  # noqa: ARG002
+    def require_room(self, tenant: str) -> None:
         with self._lock:
             self._require_room()
 
