@@ -4,7 +4,8 @@
 
 SOURCE is a GGUF file (its own codes, and forms made of its numbers) or a Hugging Face directory. For each form: likeliest
 tokens as in the reference and mean difference of log-probabilities over the golden positions, perplexity of a fixed text (the
-project's licence, the first 512 tokens), tokens per second of one stream and of eight (median of decode steps), and bytes.
+project's licence, the first 512 tokens), what a decoded token takes at one stream and at eight, and bytes. Milliseconds of processor
+time, of all threads, are the same on a busy machine, but for caches and memory that are shared; tokens per second are not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +48,22 @@ CHOICES = (
     NumericsChoice("bf16", "bf16", "bf16"),
     NumericsChoice("int8", "f16", "f32"),
     NumericsChoice("int8", "u8", "f32"),
+    NumericsChoice("int8", "bf16", "bf16"),
     NumericsChoice("int4", "f16", "f32"),
+    NumericsChoice("int4", "bf16", "bf16"),
     NumericsChoice("gguf", "f32", "f32"),
     NumericsChoice("gguf", "f16", "f32"),
     NumericsChoice("gguf", "u8", "f32"),
     NumericsChoice("gguf", "bf16", "bf16"),
 )
+
+
+@dataclass(frozen=True)
+class DecodeCost:
+    rate: float
+    """Tokens per second, all streams together: the median of the steps."""
+    processor_ms: float
+    """Processor time per token, of all threads: the mean of the steps."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +73,15 @@ class Measured:
     agreement: float
     mean_difference: float
     perplexity: float
-    one_stream: float
-    eight_streams: float
+    one_stream: DecodeCost
+    eight_streams: DecodeCost
 
     def row(self) -> str:
-        choice = self.choice
+        choice, one, eight = self.choice, self.one_stream, self.eight_streams
         return (
             f"| {choice.weights} | {choice.kv_cache} | {choice.activations} | {self.megabytes:.0f} | {self.agreement:.1%} | "
-            f"{self.mean_difference:.4f} | {self.perplexity:.3f} | {self.one_stream:.0f} | {self.eight_streams:.0f} |"
+            f"{self.mean_difference:.4f} | {self.perplexity:.3f} | {one.processor_ms:.1f} | {eight.processor_ms:.1f} | "
+            f"{one.rate:.0f} | {eight.rate:.0f} |"
         )
 
 
@@ -82,8 +95,8 @@ def main() -> None:
     checkpoint = open_checkpoint(arguments.source)
     golden = golden_of(arguments.source, checkpoint)
     print(f"reference: {golden.reference}, {golden.positions} positions")
-    print("| weights | keys and values | activations | MB | argmax | mean diff | perplexity | tok/s, 1 | tok/s, 8 |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| weights | KV | activations | MB | argmax | mean diff | perplexity | ms, 1 | ms, 8 | tok/s, 1 | tok/s, 8 |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for choice in CHOICES:
         if choice.weights == "gguf" and checkpoint.kind != "gguf":
             continue
@@ -115,8 +128,8 @@ def measure(checkpoint: Checkpoint, golden: Golden, choice: NumericsChoice, dire
             agreement=agreement,
             mean_difference=difference,
             perplexity=perplexity(driver, checkpoint),
-            one_stream=decode_rate(driver, checkpoint, 1, steps),
-            eight_streams=decode_rate(driver, checkpoint, 8, steps),
+            one_stream=decode_cost(driver, checkpoint, 1, steps),
+            eight_streams=decode_cost(driver, checkpoint, 8, steps),
         )
     finally:
         runner.close()
@@ -145,20 +158,23 @@ def score(driver: Driver, tokens: list[int], top: int) -> Output:
     return output
 
 
-def decode_rate(driver: Driver, checkpoint: Checkpoint, streams: int, steps: int) -> float:
-    """Tokens per second, all streams together, behind a context of 256 tokens."""
+def decode_cost(driver: Driver, checkpoint: Checkpoint, streams: int, steps: int) -> DecodeCost:
+    """Behind a context of 256 tokens; the first tenth of the steps warms up."""
     context = checkpoint.tokenizer.encode(TEXT.read_text()).ids[:256]
     lanes = [driver.lane(context, len(context) + steps + 8) for _ in range(streams)]
     for lane in lanes:
         lane.tokens.append(driver.step([driver.greedy(lane, len(context))])[0].tokens[0])
-    seconds = []
+    seconds, processor = [], []
     for _ in range(steps):
+        started = time.process_time()
         outputs, elapsed = driver.timed_step([driver.greedy(lane, 1) for lane in lanes])
+        processor.append(time.process_time() - started)
         seconds.append(elapsed)
         for lane, output in zip(lanes, outputs, strict=True):
             lane.tokens.append(output.tokens[0])
     driver.release(lanes)
-    return streams / statistics.median(seconds[steps // 10 :])
+    warm = steps // 10
+    return DecodeCost(streams / statistics.median(seconds[warm:]), 1e3 * statistics.fmean(processor[warm:]) / streams)
 
 
 def manifest_of(checkpoint: Checkpoint, choice: NumericsChoice) -> EngineManifest:
