@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -44,6 +45,23 @@ def limits(context: int, running: int) -> RunnerLimits:
     )
 
 
+EVERY_POLICY: dict[str, Any] = {"budget": "adaptive", "eviction": "cost", "batch_size": 8, "batch_wait": 0.01}
+"""Beside what is on by default: shares, tenants, order by work, preemption."""
+
+
+def mixed(number: int, prompt: tuple[int, ...], max_tokens: int) -> GenerationRequest:
+    """One of three classes, seven tenants and as many salts, with deadlines that never come."""
+    asked, tenant = request(number, prompt, max_tokens), f"tenant {number % 7}"
+    return msgspec.structs.replace(
+        asked,
+        priority=PriorityClass(number % 3),
+        tenant=tenant,
+        cache_salt=tenant.encode(),
+        deadline=1e9,
+        ttft_deadline=1e9,
+    )
+
+
 def request(number: int, prompt: tuple[int, ...], max_tokens: int) -> GenerationRequest:
     return GenerationRequest(
         id=number,
@@ -64,14 +82,15 @@ def request(number: int, prompt: tuple[int, ...], max_tokens: int) -> Generation
 class Bench:
     """A batcher in steady decoding, with an engine that answers at once."""
 
-    def __init__(self, running: int, waiting: int, generated: int, rounds: int) -> None:
+    def __init__(self, running: int, waiting: int, generated: int, rounds: int, *, every_policy: bool = False) -> None:
         context = 64 + generated + 2 * rounds
-        config = BatcherConfig(max_sequences=running, step_tokens=4096, max_partial_prefills=running)
+        policies, ask = (EVERY_POLICY, mixed) if every_policy else ({}, request)
+        config = BatcherConfig(max_sequences=running, step_tokens=4096, max_partial_prefills=running, **policies)
         self.batcher = Batcher(limits(context, running), fingerprint="bench", config=config)
         for number in range(running + waiting):
             # Different beginnings, so that no one shares blocks.
-            self.batcher.add(request(number, (number % 40_000, *range(31)), context - 32), 0.0)
-        while self.batcher.stats().waiting_by_class[1] > waiting or self.batcher.stats().generated_tokens < running:
+            self.batcher.add(ask(number, (number % 40_000, *range(31)), context - 32), 0.0)
+        while sum(self.batcher.stats().waiting_by_class) > waiting or self.batcher.stats().generated_tokens < running:
             self.step()
         for _ in range(generated):
             self.step()
@@ -106,9 +125,9 @@ def outcome(plan: StepPlan) -> StepResult:
     return StepResult(plan.step, [Output(row.sequence, (7,)) for row in plan.rows if row.want is not None])
 
 
-def planning_us(running: int, waiting: int, generated: int, rounds: int) -> float:
+def planning_us(running: int, waiting: int, generated: int, rounds: int, *, every_policy: bool = False) -> float:
     """Median microseconds to compose a step, with what lives set aside from the garbage collector as the server does."""
-    bench = Bench(running, waiting, generated, rounds)
+    bench = Bench(running, waiting, generated, rounds, every_policy=every_policy)
     gc.collect()
     gc.freeze()
     try:
@@ -140,14 +159,30 @@ def prompt_us(tokens: int) -> dict[str, float]:
 def figures() -> list[Figure]:
     """In turn, five times each; medians."""
     cases = {"64": (64, 10, 10), "256": (256, 10, 10), "waiting": (64, 10_000, 10), "generated": (64, 10, 10_000)}
-    rounds = [{name: planning_us(*case, rounds=100) for name, case in cases.items()} for _ in range(5)]
-    cost = {name: median(one[name] for one in rounds) for name in cases}
+    rounds = [
+        {
+            (name, every): planning_us(*case, rounds=100, every_policy=every)
+            for name, case in cases.items()
+            for every in (False, True)
+        }
+        for _ in range(5)
+    ]
+    costs = [{name: median(one[name, every] for one in rounds) for name in cases} for every in (False, True)]
+    return [*_held(costs[0], ""), *_held(costs[1], ", every policy on")]
+
+
+def _held(cost: dict[str, float], how: str) -> list[Figure]:
     return [
-        at_most("planning a step with 64 running, p50", 100, cost["64"], "us"),
-        at_most("planning a step with 256 running, p50", 500, cost["256"], "us"),
-        at_most("planning with 10,000 waiting, of what it costs with 10", 125, 100 * cost["waiting"] / cost["64"], "%"),
+        at_most(f"planning a step with 64 running{how}, p50", 100, cost["64"], "us"),
+        at_most(f"planning a step with 256 running{how}, p50", 500, cost["256"], "us"),
         at_most(
-            "planning after 10,000 tokens, of what it costs after 10", 125, 100 * cost["generated"] / cost["64"], "%"
+            f"planning with 10,000 waiting{how}, of what it costs with 10", 125, 100 * cost["waiting"] / cost["64"], "%"
+        ),
+        at_most(
+            f"planning after 10,000 tokens{how}, of what it costs after 10",
+            125,
+            100 * cost["generated"] / cost["64"],
+            "%",
         ),
     ]
 
