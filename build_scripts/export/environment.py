@@ -14,7 +14,7 @@ from engines.openvino.fitness import openvino_version
 
 VARIABLE = "FIRSTTOKEN_EXPORT_PYTHON"
 PINS = {"optimum-intel": "1.27.0", "optimum": "2.1.0", "transformers": "4.57.6", "torch": "2.13.0"}
-"""What the exporter is tested with; pyproject.toml's dependency group "export" says the same."""
+"""What the exporter is tested with; pyproject.toml's extra "export" says the same."""
 PROGRAM = Path(__file__).with_name("exporter.py")
 _LAST_WORDS = 300
 """Characters of the program's last line that an error quotes."""
