@@ -125,7 +125,7 @@ def test_case_A11_a_build_killed_anywhere_leaves_nothing_that_serves(model: Path
     assert whole.returncode == 0, whole.stderr
     operations = int(whole.stdout)
     # All over the work, and each of the last ones, where the engine is put in place.
-    places = sorted({*range(1, operations, operations // 3), *range(operations - 3, operations + 1)})
+    places = sorted({*range(1, operations, operations // 7), *range(operations - 3, operations + 1)})
     for place in places:
         target = tmp_path / f"engine-{place}"
         assert run_build(model, target, "--kill-at", str(place)).returncode == -9
