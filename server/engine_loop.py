@@ -148,12 +148,14 @@ class StepEngine:
         finally:
             self._deliver(self._life.end_all(reason, because, self._clock()))
             self.prefixes.close(because)
-            if reason is FinishReason.CANCELLED:
-                self._keep()
+            self._keep(well=reason is FinishReason.CANCELLED)
             self._runner.close()
 
-    def _keep(self) -> None:
-        if self._keeper is None or self._keep_until is None:
+    def _keep(self, *, well: bool) -> None:
+        if self._keeper is None:
+            return
+        if not well or self._keep_until is None:
+            self._keeper.abandon()
             return
         try:
             self._keeper.finish(self._keep_until - self._clock())

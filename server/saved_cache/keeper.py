@@ -190,6 +190,12 @@ class CacheKeeper:
             save.writer.wait(LAST_SYNC / 2)
         self._close(save)
 
+    def abandon(self) -> None:
+        """The engine goes without a last save. One that is under way is given up, so that its file is free for the next engine's."""
+        if self._save is not None:
+            self._save.writer.abandon()
+            self._save = None
+
     # ------------------------------------------------------------------ both
 
     def _begin(self) -> Save:

@@ -111,7 +111,9 @@ async def test_a_malformed_request_at_the_http_port_is_one_line_without_its_byte
         reader, writer = await asyncio.open_connection("127.0.0.1", server.app.http_port)
         writer.write(flood)
         async with asyncio.timeout(10):
-            assert (await _rest(reader)).startswith(b"HTTP/1.0 400")
+            answer = await _rest(reader)
+            # What the server closes before it has read all is reset, and the answer may be lost with it.
+            assert answer.startswith(b"HTTP/1.0 400") or not answer
         writer.close()
         assert (await server.http("/readyz"))[0] == 200
     said = capfd.readouterr().err

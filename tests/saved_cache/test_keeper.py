@@ -253,3 +253,19 @@ def test_a_new_pin_is_something_new(tmp_path: Path) -> None:
     keeper.finish(20.0)
     assert keeper.stats.saves == {"saved": 2}
     assert restarted(tmp_path / "kv")[0].batcher.prefixes.pinned == 2
+
+
+def test_an_engine_that_goes_amid_a_save_leaves_the_file_to_the_next_one(tmp_path: Path) -> None:
+    """A swapped-out engine is closed without a last save. Its writer once waited for further blocks for ever, and kept the file."""
+    before = World()
+    before.add(make_request(1, [*STEM, 20, 21], 6, end_ids=()))
+    before.run()
+    keeper = keeper_of(before, tmp_path / "kv", interval=1e-9, clock=SlowClock())
+    keeper.turn()
+    save = keeper._save
+    assert save is not None
+    keeper.abandon()
+    assert save.writer.wait(10.0)
+    assert not keeper.saving
+    assert list(tmp_path.iterdir()) == []
+    assert saved(before, tmp_path / "kv").stats.saves == {"saved": 1}
