@@ -2,7 +2,7 @@
 
 Every seat streams and as many wait as may. Then, by a clock that waits for nobody: requests whose deadline the forecast says they
 would miss, refused after their prompt was tokenized; and, once the room is full, any request. The engine is the default one, on this
-machine's own cores, which it shares with server and client; and a simulated one, whose model computes elsewhere, as on a GPU.
+machine's own cores, which it shares with server and client.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ FLAGS = (
 
 
 def figures() -> list[Figure]:
-    engines = {"the default engine": str(default_engine()), "a simulated engine": "simulated:steady"}
-    return [figure for name, engine in engines.items() for figure in _measure(name, engine)]
+    return _measure("the default engine", str(default_engine()))
 
 
 def _measure(name: str, engine: str) -> list[Figure]:
@@ -70,7 +69,8 @@ async def _refusals(address: str) -> dict[str, tuple[list[float], float]]:
 async def _stream(stub: rpc.GenerationStub) -> None:
     """Holds a seat, or waits for one, for as long as the server lets it."""
     while True:
-        request = pb.GenerateRequest(prompt=pb.Prompt(text=PROMPT), max_tokens=4096)
+        # Whoever ends on its own gives its seat up, and for a moment there is room.
+        request = pb.GenerateRequest(prompt=pb.Prompt(text=PROMPT), max_tokens=4096, stop=pb.Stop(ignore_end=True))
         async for _ in stub.Generate(request):
             pass
 

@@ -27,7 +27,6 @@ MODULES = (
     "cache_off",
     "planning",
     "scheduling",
-    "rejections",
     "load_client",
     "api",
     "operating",
