@@ -94,7 +94,7 @@ async def test_a_prompt_of_eight_outputs_is_computed_once(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_a_stop_string_ends_one_output_and_no_other(engine: str) -> None:
     async with serving(engine) as (_, stub):
-        message = say("Go", n=4, sampling=WARM)
+        message = say("Go", n=8, sampling=WARM)
         free = [output.text for output in (await stub.Complete(message)).outputs]
         stop = next(text[8:12] for text in free if sum(text[8:12] in other for other in free) == 1)
         message.stop.strings.append(stop)

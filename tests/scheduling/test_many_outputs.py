@@ -58,14 +58,14 @@ def test_the_others_wait_for_the_first_and_are_not_lost_when_it_fails() -> None:
 
 def test_a_stop_of_one_leaves_the_others_alone() -> None:
     world = World(blocks=128, config=WIDE)
-    request = world.add(make_request(1, [5, 6, 7], 12, n=4, temperature=1.0, end_ids=()))
+    request = world.add(make_request(1, [5, 6, 7], 12, n=8, temperature=1.0, end_ids=()))
     for _ in range(4):
         world.step()
     world.batcher.stop(1, 2, 1)
     world.run()
     assert world.all_ends[1, 2].reason is FinishReason.STOP_STRING
     assert world.all_ends[1, 2].completion_tokens == 1
-    for index in (0, 1, 3):
+    for index in (0, 1, 3, 4, 5, 6, 7):
         assert world.outputs[1, index] == alone(request, index=index)
         assert world.all_ends[1, index].reason is FinishReason.LENGTH
     assert world.reason(1) is FinishReason.LENGTH
@@ -74,7 +74,7 @@ def test_a_stop_of_one_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize("steps", range(6))
 def test_a_cancel_ends_all_wherever_they_are_case_D8(steps: int) -> None:
     world = World(blocks=20, config=replace(WIDE, max_sequences=2, step_tokens=4))
-    world.add(make_request(1, list(range(3, 12)), 12, n=4, end_ids=()))
+    world.add(make_request(1, list(range(3, 12)), 12, n=8, end_ids=()))
     for _ in range(steps):
         world.step()
     world.batcher.cancel(1)
@@ -85,8 +85,8 @@ def test_a_cancel_ends_all_wherever_they_are_case_D8(steps: int) -> None:
 
 
 def test_preemption_of_one_changes_no_output() -> None:
-    world = World(blocks=17, config=replace(WIDE, max_sequences=4, watermark=0.0))
-    request = world.add(make_request(1, list(range(3, 12)), 40, n=4, temperature=1.0, end_ids=()))
+    world = World(blocks=33, config=replace(WIDE, max_sequences=8, watermark=0.0))
+    request = world.add(make_request(1, list(range(3, 12)), 40, n=8, temperature=1.0, end_ids=()))
     world.run()
     judge(world, request)
     assert world.ends[1].preemptions > 0
