@@ -92,6 +92,10 @@ class CacheKeeper:
         """Put back what was saved, as far as it fits and the time for it lasts. A file that is not wholly right changes nothing. Never raises
         for the file's sake."""
         began, path = self._clock(), self._settings.path
+        if not path.parent.is_dir() or path.is_dir():
+            # Said now: the first save may be minutes away, and would fail in silence but for the log.
+            why = f"it is a directory: {path}" if path.is_dir() else f"there is no directory {path.parent}"
+            log.warning("the cache cannot be saved there", knob="cache.save_path", path=str(path), why=why)
         try:
             with CacheReader(path, self._identity) as reader:
                 restored = self._read(reader, began + self._settings.restore_timeout)

@@ -75,8 +75,10 @@ def test_a_file_that_is_damaged_is_ignored_with_one_sentence(tmp_path: Path) -> 
         assert "checksum" in str(line["why"])
 
 
-def test_a_save_that_fails_does_not_change_the_end(tmp_path: Path) -> None:
+def test_a_place_where_nothing_can_be_saved_is_named_at_the_start_and_does_not_change_the_end(tmp_path: Path) -> None:
     with served("--cache.save_path", str(tmp_path / "nowhere" / "kv")) as server:
+        (line,) = said(server, "the cache cannot be saved there")
+        assert str(tmp_path / "nowhere") in str(line["why"])
         cached_tokens(server, BYTES)
         assert end(server) == 0
         (line,) = said(server, "cache not saved")
