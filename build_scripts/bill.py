@@ -14,6 +14,7 @@ from typing import Protocol
 from build_scripts.decoder import Decoder, Shape
 from build_scripts.numerics import NumericsChoice, WeightForm
 from build_scripts.weight_forms import INT4_GROUP, WIDE
+from build_scripts.wide_form import wide_bytes
 from engines.openvino.memory_need import RUNTIME_BYTES
 
 BUILD_OVERHEAD_BYTES = 400_000_000
@@ -57,7 +58,7 @@ class Bill:
     """Bytes, unless a name says otherwise."""
 
     weights: int
-    """On disk."""
+    """On disk, in all forms."""
     disk: int
     """The whole engine directory."""
     build_memory: int
@@ -82,10 +83,11 @@ def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice) -
     """``formats``: the storage format of each tensor in the checkpoint."""
     sizes = {name: math.prod(shape) for name, shape in decoder.tensors().items()}
     stored = [(shape, _format(name, shape, formats[name], choice.weights)) for name, shape in decoder.tensors().items()]
-    weights = sum(stored_bytes(shape, kind) for shape, kind in stored)
+    wide = 0 if choice.wide_weights is None else wide_bytes(decoder)
+    weights = sum(stored_bytes(shape, kind) for shape, kind in stored) + wide
     per_token = {precision: kv_bytes_per_token(decoder, precision) for precision in KV_PRECISIONS}
     workspace = _workspace(decoder)
-    held = sum(held_bytes(shape, kind, choice.activations) for shape, kind in stored)
+    held = sum(held_bytes(shape, kind, choice.activations) for shape, kind in stored) + wide
     loaded = weights + held + RUNTIME_BYTES
     reading = weights + 4 * max(sizes.values()) + BUILD_OVERHEAD_BYTES
     probed = verification_blocks(decoder.static_context) * BLOCK_SIZE * per_token[choice.kv_cache]

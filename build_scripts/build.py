@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from build_scripts.proof import PROBE_TEXT, proof_stands, prove, standing_engine
 from build_scripts.source import SourceFile, resolve
 from build_scripts.stages import Finished, Inputs, Stages
 from build_scripts.weight_forms import FormedSource, check_form
+from build_scripts.weights import TensorSource
+from build_scripts.wide_form import WideSource, settle_wide
 from engines.manifest import EngineManifest
 from engines.openvino.fitness import openvino_version
 from engines.openvino.host import usable_cores
@@ -50,7 +52,9 @@ class BuildRequest:
         check_form(weights, checkpoint.kind, checkpoint.tensors.formats())
         if isinstance(self.choice, NumericsChoice):
             return self.choice
-        return self.choice.settled(weights)
+        settled = self.choice.settled(weights)
+        wide = settle_wide(self.choice, settled, checkpoint.decoder, checkpoint.tensors.formats())
+        return replace(settled, wide_weights=wide)
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,15 @@ class Plan:
             "activations": choice.activations,
             "machine": machine(usable_cores()),
         }
-        return {"graph": graph_inputs, "tokenizer": tokenizer_inputs, "proof": proof_inputs}
+        if choice.wide_weights is None:
+            return {"graph": graph_inputs, "tokenizer": tokenizer_inputs, "proof": proof_inputs}
+        wide = {"wide_weights": choice.wide_weights}
+        return {
+            "graph": graph_inputs,
+            "wide graph": graph_inputs | wide,
+            "tokenizer": tokenizer_inputs,
+            "proof": proof_inputs | wide,
+        }
 
     def up_to_date(self) -> bool:
         """Whether exactly this engine stands at the output, every byte of it."""
@@ -117,6 +129,8 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
         stages = Stages(scratch, finished, reporter.note)
         inputs = plan.stage_inputs()
         stages.run("graph", inputs["graph"], lambda: write_graph(plan, scratch, reporter))
+        if plan.choice.wide_weights is not None:
+            stages.run("wide graph", inputs["wide graph"], lambda: write_wide_graph(plan, scratch, reporter))
         stages.run("tokenizer", inputs["tokenizer"], lambda: _write_tokenizer(plan, scratch))
         manifest = provisional_manifest(plan, scratch)
         if standing is not None and proof_stands(standing.stages, inputs["proof"]):
@@ -140,25 +154,35 @@ def _write_tokenizer(plan: Plan, scratch: Path) -> list[str]:
 
 def write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
     """model.xml and model.bin; holds the result, and a tensor of the checkpoint. Returns their names."""
-    with reporter.stage("reading weights", len(plan.decoder.tensors())) as advance:
-        formed = FormedSource(plan.checkpoint.tensors, plan.choice.weights)
-        model = graph.build_graph(plan.decoder, formed, dequantise=False, progress=lambda _: advance(1))
-    reporter.note("writing the graph")
+    return _write_graph(
+        plan, FormedSource(plan.checkpoint.tensors, plan.choice.weights), scratch / "model.xml", reporter
+    )
+
+
+def write_wide_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
+    """wide.xml and wide.bin: the numbers of model.bin, so that both forms are one model. Memory as for write_graph."""
+    formed = FormedSource(plan.checkpoint.tensors, plan.choice.weights)
+    return _write_graph(plan, WideSource(formed), scratch / "wide.xml", reporter)
+
+
+def _write_graph(plan: Plan, weights: TensorSource, path: Path, reporter: Reporter) -> list[str]:
+    with reporter.stage(f"reading weights for {path.stem}.bin", len(plan.decoder.tensors())) as advance:
+        model = graph.build_graph(plan.decoder, weights, dequantise=False, progress=lambda _: advance(1))
+    reporter.note(f"writing {path.name}")
     try:
-        ov.save_model(model, str(scratch / "model.xml"), compress_to_fp16=False)
+        ov.save_model(model, str(path), compress_to_fp16=False)
     except RuntimeError as error:
         raise PublishError(f"{plan.output.parent}: the graph cannot be written (is the disk full?)") from error
-    _require_whole(scratch)
-    return ["model.bin", "model.xml"]
+    _require_whole(path)
+    return [f"{path.stem}.bin", path.name]
 
 
-def _require_whole(scratch: Path) -> None:
+def _require_whole(path: Path) -> None:
     """The library does not tell when a write fell short: hold the weights' file against what the graph refers to."""
-    document = (scratch / "model.xml").read_text()
+    document, weights = path.read_text(), path.with_suffix(".bin")
     ends = [int(offset) + int(size) for offset, size in re.findall(r'offset="(\d+)" size="(\d+)"', document)]
-    written = (scratch / "model.bin").stat().st_size
-    if not document.rstrip().endswith("</net>") or written < max(ends):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.bin")
+    if not document.rstrip().endswith("</net>") or weights.stat().st_size < max(ends):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), weights.name)
 
 
 def _own_golden(plan: Plan, reporter: Reporter) -> Golden:

@@ -63,6 +63,7 @@ def hoped_numerics(choice: NumericsChoice) -> Numerics:
         golden_max_difference=0.0,
         golden_mean_difference=0.0,
         tolerance=0.0,
+        wide_weights=choice.wide_weights or "",
     )
 
 
@@ -83,6 +84,7 @@ def with_findings(
         golden_greedy_equal=fidelity.greedy_equal,
         golden_greedy_total=fidelity.greedy_total,
         tolerance=fidelity.tolerance,
+        wide_weights=choice.wide_weights or "",
     )
     return msgspec.structs.replace(manifest, numerics=numerics, profile=profile)
 

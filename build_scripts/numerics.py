@@ -16,6 +16,7 @@ WeightForm: TypeAlias = Literal["gguf", "f32", "f16", "bf16", "int8", "int4"]
 FORMS: tuple[str, ...] = get_args(WeightForm)
 KvPrecision: TypeAlias = Literal["u8", "f16", "bf16", "f32"]
 Activations: TypeAlias = Literal["f32", "bf16"]
+WideForm: TypeAlias = Literal["bf16"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class NumericsChoice:
     """How matrices are stored: "gguf" keeps the checkpoint's quantisation bit for bit, the others are made of its numbers."""
     kv_cache: KvPrecision = "f16"
     activations: Activations = "f32"
+    wide_weights: WideForm | None = None
+    """A second copy of quantised matrices, for steps of many tokens; build_scripts/wide_form.py decides."""
 
     def __post_init__(self) -> None:
         # The plugin compiles this pair and then fails at the first step.
@@ -41,8 +44,8 @@ class NumericsChoice:
 
     @property
     def batch_invariant(self) -> bool:
-        """Float32 throughout: sums differ in their last bits only, so greedy tokens do not depend on the batch."""
-        return self.kv_cache == "f32" and self.activations == "f32"
+        """Float32 throughout, in one form: sums differ in their last bits only, so greedy tokens do not depend on the batch."""
+        return self.kv_cache == "f32" and self.activations == "f32" and self.wide_weights is None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class NumericsWish:
     """None = what goes with the weights."""
     activations: Activations | None = None
     """None = what this machine computes fastest with, unless something else asks for f32."""
+    wide_weights: WideForm | Literal["none"] | None = None
+    """None = where it pays, as build_scripts/wide_form.py says."""
 
     def settled(self, weights: WeightForm) -> NumericsChoice:
         """What is built, with these weights."""
@@ -83,6 +88,7 @@ def fingerprint(source_sha256: str, choice: NumericsChoice, recipe: str) -> str:
         "weights": choice.weights,
         "kv_cache": choice.kv_cache,
         "activations": choice.activations,
+        "wide_weights": choice.wide_weights,
         "recipe": recipe,
         "openvino": openvino_version(),
     }

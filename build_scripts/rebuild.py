@@ -54,7 +54,8 @@ def _engine(directory: Path, model: str | None, cache: Path, reporter: Reporter)
     except EngineLoadError as error:
         raise BuildError(str(error)) from error
     numerics: Any = manifest.numerics
-    choice = NumericsChoice(numerics.weights, numerics.kv_cache, numerics.activations)
+    wide = numerics.wide_weights or None
+    choice = NumericsChoice(numerics.weights, numerics.kv_cache, numerics.activations, wide)
     if manifest.recipe.startswith(export_build.RECIPE_NAME):
         return _export(directory, manifest, model, cache, reporter)
     request = engine_build.BuildRequest(model or locate(manifest.source), directory, choice, cache)

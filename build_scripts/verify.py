@@ -29,6 +29,8 @@ MEAN_CEILING = {"f32": 0.05, "bf16": 0.1}
 SELF_SEQUENCES = 8
 """Sequences that are run in pieces and among each other; where there are fewer golden ones, random tokens fill up."""
 SELF_TOKENS = 96
+SINGLE_STEPS = 48
+"""Positions of each golden sequence that the narrow one of two forms is compared at."""
 LOSSY_FLOOR = {"int8": (0.9, 0.15), "int4": (0.5, 1.0)}
 """By weights that are not the checkpoint's numbers: least agreement where the reference is clear, greatest mean difference.
 docs/quantisation.md has what was measured; a broken engine agrees nowhere and is off by several."""
@@ -48,6 +50,7 @@ class Fidelity:
 
     reference: str
     positions: int
+    """Compared; of an engine of two forms, those of both."""
     argmax_agreement: float
     clear: int
     """Positions where the reference's likeliest token leads by so much that another choice is an error."""
@@ -62,19 +65,34 @@ class Fidelity:
     """Bound on the engine's difference from itself, alone against batched or chunked."""
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """The engine's answer at the positions of a sequence from ``start`` on."""
+
+    sequence: GoldenSequence
+    start: int
+    output: Output
+
+
 def verify(driver: Driver, golden: Golden, choice: NumericsChoice) -> Fidelity:
     """Raises VerificationError where the engine is not what it must be."""
     wholes = [sequence.whole for sequence in golden.sequences]
-    alone = [_score_whole(driver, whole) for whole in wholes]
-    differences, leads = _against_reference(golden, alone)
+    scored = [
+        _Scored(sequence, 0, _score_whole(driver, whole))
+        for sequence, whole in zip(golden.sequences, wholes, strict=True)
+    ]
+    if choice.wide_weights is not None:
+        # The whole texts ran in the wide form; what decodes one by one is held against the reference, too.
+        scored += [_score_singly(driver, sequence) for sequence in golden.sequences]
+    differences, leads = _against_reference(scored)
     tie = near_tie(choice)
     generated = [_generate(driver, sequence) for sequence in golden.sequences if sequence.tokens]
     expected = [sequence.tokens for sequence in golden.sequences if sequence.tokens]
     fidelity = Fidelity(
         reference=golden.reference,
-        positions=golden.positions,
-        argmax_agreement=1 - len(leads) / golden.positions,
-        clear=sum(lead >= tie for sequence in golden.sequences for lead in sequence.lead),
+        positions=len(differences),
+        argmax_agreement=1 - len(leads) / len(differences),
+        clear=sum(lead >= tie for part in scored for lead in part.sequence.lead[part.start :]),
         clear_misses=sum(lead >= tie for lead in leads),
         max_difference=max(differences),
         mean_difference=sum(differences) / len(differences),
@@ -137,16 +155,17 @@ def _require_agreement(fidelity: Fidelity, floor: float) -> None:
         )
 
 
-def _against_reference(golden: Golden, alone: list[Output]) -> tuple[list[float], list[float]]:
+def _against_reference(scored: list[_Scored]) -> tuple[list[float], list[float]]:
     """Differences of log-probabilities at all positions; the reference's leads where the likeliest token is another."""
     differences: list[float] = []
     leads: list[float] = []
-    for sequence, output in zip(golden.sequences, alone, strict=True):
-        for position, (mine, theirs) in enumerate(zip(output.logprobs, sequence.logprobs, strict=True)):
+    for part in scored:
+        sequence, output = part.sequence, part.output
+        for position, mine in enumerate(output.logprobs, part.start):
             if not math.isfinite(mine) or mine > _ROUNDING:
                 raise VerificationError(f"the engine gives {mine} as a log-probability")
-            differences.append(abs(mine - theirs))
-            if output.top[position][0][0] != sequence.argmax[position]:
+            differences.append(abs(mine - sequence.logprobs[position]))
+            if output.top[position - part.start][0][0] != sequence.argmax[position]:
                 leads.append(sequence.lead[position])
     return differences, leads
 
@@ -156,6 +175,23 @@ def _score_whole(driver: Driver, tokens: list[int]) -> Output:
     (output,) = driver.step([driver.score(lane, len(tokens) - 1, top=1)])
     driver.release([lane])
     return output
+
+
+def _score_singly(driver: Driver, sequence: GoldenSequence) -> _Scored:
+    """The last positions, a step each."""
+    tokens = sequence.whole
+    start = max(0, len(tokens) - 1 - SINGLE_STEPS)
+    lane = driver.lane(tokens, len(tokens))
+    if start:
+        driver.step([(lane, start, None)])
+    logprobs: list[float] = []
+    top: list[tuple[tuple[int, float], ...]] = []
+    while _left(lane) > 0:
+        (output,) = driver.step([driver.score(lane, 1, top=1)])
+        logprobs.extend(output.logprobs)
+        top.extend(output.top)
+    driver.release([lane])
+    return _Scored(sequence, start, Output(lane.sequence, (), logprobs=tuple(logprobs), top=tuple(top)))
 
 
 def _generate(driver: Driver, sequence: GoldenSequence) -> list[int]:

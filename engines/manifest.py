@@ -72,6 +72,9 @@ class Numerics(msgspec.Struct, frozen=True):
     """Golden prompts whose greedy continuation is the reference's, token for token, of ..."""
     golden_greedy_total: int = 0
     """... so many."""
+    wide_weights: str = ""
+    """"bf16": the engine holds the matrices a second time, dequantised to bfloat16, for steps of many tokens (engines/openvino/
+    session.py); empty: one form serves all steps."""
 
 
 class StepProfile(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ class SilentReporter:
 @cache
 def default_engine() -> Path:
     """The engine that `firsttoken build` makes. Needs the network once; seconds when it is there, a minute when not."""
-    return _built(NumericsWish().settled("gguf"))
+    return _built(NumericsWish("gguf"))
 
 
 @cache
@@ -46,7 +46,7 @@ def f32_engine() -> Path:
     return _built(numerics_choice(weights="f32"))
 
 
-def _built(choice: NumericsChoice) -> Path:
+def _built(choice: NumericsChoice | NumericsWish) -> Path:
     output = ENGINE_CACHE / f"{DEFAULT_MODEL}-{choice.weights}"
     reporter = SilentReporter()
     plan = make_plan(BuildRequest(DEFAULT_MODEL, output, choice, default_cache()), reporter)

@@ -19,16 +19,17 @@ _PASSED_THROUGH = ("Convert", "Multiply", "Divide", "Add", "Tanh", "Reshape")
 """What may stand between the last product and the result: casts, scales, soft caps."""
 
 
-def page(model: ov.Model) -> None:
+def page(model: ov.Model, name: str = "model.xml") -> None:
     """Rewrite ``model`` in place: paged attention instead of state, logits only where wanted, half floats kept as stored.
+    ``name``: of its file, for messages.
 
     Raises EngineLoadError where the graph is not of the shape that this rests on.
     """
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        raise EngineLoadError(f"model.xml: paged attention cannot be put into this graph: {error}") from error
-    _gather_before_last_product(model)
+        raise EngineLoadError(f"{name}: paged attention cannot be put into this graph: {error}") from error
+    _gather_before_last_product(model, name)
     _keep_half_floats(model)
 
 
@@ -43,8 +44,8 @@ def _keep_half_floats(model: ov.Model) -> None:
             node.get_rt_info()[_DECOMPRESSION] = ""
 
 
-def _gather_before_last_product(model: ov.Model) -> None:
-    product = _last_product(model)
+def _gather_before_last_product(model: ov.Model, name: str) -> None:
+    product = _last_product(model, name)
     wanted = opset13.parameter([-1], np.int64, name=WANTED)
     wanted.output(0).set_names({WANTED})
     hidden = product.input(0).get_source_output()
@@ -54,13 +55,13 @@ def _gather_before_last_product(model: ov.Model) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def _last_product(model: ov.Model) -> ov.Node:
+def _last_product(model: ov.Model, name: str) -> ov.Node:
     results = model.get_results()
     if len(results) != 1:
-        raise EngineLoadError(f"model.xml: one result is expected, got {len(results)}")
+        raise EngineLoadError(f"{name}: one result is expected, got {len(results)}")
     node = results[0].input(0).get_source_output().get_node()
     while node.get_type_name() in _PASSED_THROUGH:
         node = node.input(0).get_source_output().get_node()
     if node.get_type_name() != "MatMul":
-        raise EngineLoadError(f"model.xml: the logits must come from a MatMul, got {node.get_type_name()}")
+        raise EngineLoadError(f"{name}: the logits must come from a MatMul, got {node.get_type_name()}")
     return node

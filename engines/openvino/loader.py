@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
@@ -14,13 +16,15 @@ from engines.manifest import EngineManifest
 from engines.openvino.fitness import misfits
 from engines.openvino.graph import page
 from engines.openvino.host import available_memory, usable_cores
-from engines.openvino.kv_memory import KvMemory, bytes_per_block
+from engines.openvino.kv_memory import KvMemory, bytes_per_block, cache_ports
 from engines.openvino.memory_need import require_memory
 from engines.openvino.runner import LoadTimings, OpenVinoStepRunner
 from engines.openvino.settings import compile_properties
 from engines.sampling.constraint import Constraints
 
 MODEL_NAME = "model.xml"
+WIDE_NAME = "wide.xml"
+"""The same graph over dequantised matrices, of an engine whose numerics say wide_weights."""
 DEFAULT_KV_BYTES = 1 << 30
 _DEFAULT_SHARE = 4
 """One part in so many of the available memory is the most that is taken by default."""
@@ -48,21 +52,26 @@ def load_runner(
     compiled_with = compile_properties(manifest.numerics, usable_cores() if threads is None else threads, properties)
     core = ov.Core()
     started = time.perf_counter()
-    model = _read(core, directory / MODEL_NAME)
-    read = time.perf_counter()
-    page(model)
-    transformed = time.perf_counter()
-    compiled = _compile(core, model, compiled_with)
+    names = [MODEL_NAME, WIDE_NAME] if manifest.numerics.wide_weights else [MODEL_NAME]
+    loaded = _load_forms(core, [directory / name for name in names], compiled_with)
     compiled_at = time.perf_counter()
-    _check_shapes(compiled, manifest)
-    memory = KvMemory(compiled, _block_count(bytes_per_block(compiled), kv_bytes, kv_blocks))
+    forms = [form.compiled for form in loaded]
+    for form, name in zip(forms, names, strict=True):
+        _check_shapes(form, manifest, name)
+    _check_same_cache(forms)
+    memory = KvMemory(forms[0], _block_count(bytes_per_block(forms[0]), kv_bytes, kv_blocks))
     allocated = time.perf_counter()
+    slowest = max(loaded, key=lambda form: form.seconds)
     timings = LoadTimings(
-        started - asked, read - started, transformed - read, compiled_at - transformed, allocated - compiled_at
+        started - asked,
+        slowest.read_seconds,
+        slowest.transform_seconds,
+        compiled_at - started - slowest.read_seconds - slowest.transform_seconds,
+        allocated - compiled_at,
     )
     return OpenVinoStepRunner(
         manifest,
-        compiled,
+        forms,
         memory,
         timings,
         max_rows=max_rows,
@@ -88,6 +97,35 @@ def check_engine(directory: Path, manifest: EngineManifest) -> None:
         raise EngineLoadError(f"{directory}: {'; '.join(problems)}")
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """One form of the engine, and the seconds that its parts took."""
+
+    compiled: ov.CompiledModel
+    read_seconds: float
+    transform_seconds: float
+    seconds: float
+    """All of it."""
+
+
+def _load_forms(core: ov.Core, paths: Sequence[Path], properties: dict[str, str]) -> list[_Loaded]:
+    """Side by side: the library reads and compiles on one thread a model."""
+    if len(paths) == 1:
+        return [_load_form(core, paths[0], properties)]
+    with ThreadPoolExecutor(len(paths), "load") as pool:
+        return list(pool.map(lambda path: _load_form(core, path, properties), paths))
+
+
+def _load_form(core: ov.Core, path: Path, properties: dict[str, str]) -> _Loaded:
+    started = time.perf_counter()
+    model = _read(core, path)
+    read = time.perf_counter()
+    page(model, path.name)
+    transformed = time.perf_counter()
+    compiled = _compile(core, model, properties, path.name)
+    return _Loaded(compiled, read - started, transformed - read, time.perf_counter() - started)
+
+
 def _read(core: ov.Core, path: Path) -> ov.Model:
     try:
         return core.read_model(str(path))
@@ -95,21 +133,29 @@ def _read(core: ov.Core, path: Path) -> ov.Model:
         raise EngineLoadError(f"{path.name}: cannot be read: {error}") from error
 
 
-def _compile(core: ov.Core, model: ov.Model, properties: dict[str, str]) -> ov.CompiledModel:
+def _compile(core: ov.Core, model: ov.Model, properties: dict[str, str], name: str) -> ov.CompiledModel:
     try:
         return core.compile_model(model, "CPU", properties)
     except (RuntimeError, MemoryError) as error:
-        raise EngineLoadError(f"{MODEL_NAME}: cannot be compiled with {properties}: {error}") from error
+        raise EngineLoadError(f"{name}: cannot be compiled with {properties}: {error}") from error
 
 
-def _check_shapes(compiled: ov.CompiledModel, manifest: EngineManifest) -> None:
+def _check_shapes(compiled: ov.CompiledModel, manifest: EngineManifest, name: str) -> None:
     """The graph must be the one that the manifest describes: ids are checked against the manifest's numbers."""
     vocabulary = int(list(compiled.outputs[0].get_partial_shape())[-1].get_length())
     if vocabulary != manifest.model.vocab_size:
-        raise EngineLoadError(f"{MODEL_NAME}: manifest says vocab_size {manifest.model.vocab_size}, got {vocabulary}")
+        raise EngineLoadError(f"{name}: manifest says vocab_size {manifest.model.vocab_size}, got {vocabulary}")
     layers = sum(port.get_any_name().startswith("key_cache.") for port in compiled.inputs)
     if layers != manifest.model.layers:
-        raise EngineLoadError(f"{MODEL_NAME}: manifest says {manifest.model.layers} layers, got {layers}")
+        raise EngineLoadError(f"{name}: manifest says {manifest.model.layers} layers, got {layers}")
+
+
+def _check_same_cache(forms: Sequence[ov.CompiledModel]) -> None:
+    """Both forms read and write the same blocks."""
+    for kind in ("key_cache", "value_cache"):
+        first, *others = (cache_ports(form, kind) for form in forms)
+        if any(ports != first for ports in others):
+            raise EngineLoadError(f"{WIDE_NAME}: its {kind} is laid out otherwise than that of {MODEL_NAME}")
 
 
 def _block_count(block_bytes: int, kv_bytes: int | None, kv_blocks: int | None) -> int:

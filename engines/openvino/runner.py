@@ -34,7 +34,7 @@ from engines.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class LoadTimings:
-    """Seconds that the parts of loading took."""
+    """Seconds that the parts of loading took; where two forms of the weights load side by side, those of the slower one."""
 
     preflight_seconds: float
     """Files, versions, processor and memory against the manifest."""
@@ -50,7 +50,7 @@ class OpenVinoStepRunner:
     def __init__(
         self,
         manifest: EngineManifest,
-        compiled: ov.CompiledModel,
+        forms: Sequence[ov.CompiledModel],
         memory: KvMemory,
         timings: LoadTimings,
         *,
@@ -58,11 +58,11 @@ class OpenVinoStepRunner:
         max_step_tokens: int,
         constraints: Constraints | None = None,
     ) -> None:
-        """``constraints``: what makes constraints of guides; None = no structured output."""
+        """``forms``: see ModelSession. ``constraints``: what makes constraints of guides; None = no structured output."""
         self.manifest = manifest
         self.load_timings = timings
         self._limits = _limits(manifest, memory, max_rows, max_step_tokens)
-        self._session: ModelSession | None = ModelSession(compiled, memory, self._limits)
+        self._session: ModelSession | None = ModelSession(forms, memory, self._limits)
         self._plan_check = PlanCheck(self._limits)
         self._sampler = Sampler(manifest.model.vocab_size, constraints)
         self._drawn: dict[int, int] = {}

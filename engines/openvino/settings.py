@@ -9,6 +9,7 @@ from engines.manifest import Numerics
 
 _KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
 _ACTIVATIONS = ("f32", "bf16")
+_WIDE_WEIGHTS = ("", "bf16")
 _QUANTISATION_GROUP = "32"
 
 Properties = dict[str, str]
@@ -22,6 +23,7 @@ def compile_properties(numerics: Numerics, threads: int, further: Mapping[str, s
     """
     _require("kv_cache", numerics.kv_cache, _KV_PRECISIONS)
     _require("activations", numerics.activations, _ACTIVATIONS)
+    _require("wide_weights", numerics.wide_weights, _WIDE_WEIGHTS)
     if numerics.kv_cache == "bf16" and numerics.activations != "bf16":
         raise EngineLoadError(
             f"numerics: kv_cache bf16 needs activations bf16, got {numerics.activations}; f16 or f32 keys and values go with f32"

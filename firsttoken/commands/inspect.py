@@ -78,7 +78,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
         ("quantisation", f"{source.quantisation}; licence {source.licence}"),
         (
             "numerics",
-            f"weights {numerics.weights}, keys and values {numerics.kv_cache}, activations {numerics.activations}",
+            f"weights {numerics.weights}{_wide(numerics)}, keys and values {numerics.kv_cache}, activations {numerics.activations}",
         ),
         ("fidelity", _fidelity(numerics)),
         ("greedy", greedy),
@@ -86,6 +86,10 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
         ("step", _step(manifest.profile)),
         *(("file", f"{entry.name}, {entry.bytes:,} bytes, sha256 {entry.sha256}") for entry in manifest.files),
     ]
+
+
+def _wide(numerics: Numerics) -> str:
+    return f" ({numerics.wide_weights} in steps of many tokens)" if numerics.wide_weights else ""
 
 
 def _fidelity(numerics: Numerics) -> str:

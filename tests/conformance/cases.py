@@ -20,7 +20,7 @@ from engines.simulated.clock import VirtualClock
 from engines.simulated.draws import LogitDrawer
 from engines.simulated.language import Language
 from engines.simulated.step_runner import SimulatedStepRunner
-from tests.conformance.tiny_model import build_tiny_engine
+from tests.conformance.tiny_model import add_wide_form, build_tiny_engine
 from tests.engines_built import default_engine, f32_engine
 
 MAX_ROWS = 8
@@ -62,13 +62,16 @@ def _simulated(draws: str) -> StepRunner:
 def _tiny_directory() -> tempfile.TemporaryDirectory[str]:
     directory = tempfile.TemporaryDirectory(prefix="tiny-engine-")
     build_tiny_engine(Path(directory.name))
+    add_wide_form(Path(directory.name))
     return directory
 
 
-def _openvino(kv_cache: str, activations: str) -> StepRunner:
+def _openvino(kv_cache: str, activations: str, wide_weights: str = "") -> StepRunner:
     directory = Path(_tiny_directory().name)
     manifest = read_manifest(directory)
-    numerics = msgspec.structs.replace(manifest.numerics, kv_cache=kv_cache, activations=activations)
+    numerics = msgspec.structs.replace(
+        manifest.numerics, kv_cache=kv_cache, activations=activations, wide_weights=wide_weights
+    )
     return engines.openvino.load(
         directory,
         kv_blocks=BLOCKS,
@@ -106,6 +109,9 @@ def runner_cases() -> list[ParameterSet]:
         "simulated-tokens": RunnerCase(functools.partial(_simulated, "tokens"), tolerance=0.0, exact=True),
         "simulated-logits": RunnerCase(functools.partial(_simulated, "logits"), tolerance=0.0, exact=True),
         "openvino-f32": RunnerCase(functools.partial(_openvino, "f32", "f32"), tolerance=2e-4, exact=True),
+        "openvino-f32-two-forms": RunnerCase(
+            functools.partial(_openvino, "f32", "f32", "bf16"), tolerance=2e-4, exact=True
+        ),
         "openvino-f16": RunnerCase(functools.partial(_openvino, "f16", "f32"), tolerance=1e-2, exact=False),
         "openvino-u8": RunnerCase(functools.partial(_openvino, "u8", "f32"), tolerance=1.2, exact=False),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -44,15 +45,18 @@ DECODER = Decoder(
 class RandomTensors:
     """Each tensor is drawn from its own name, so that the order of reading does not matter."""
 
+    def __init__(self, decoder: Decoder = DECODER) -> None:
+        self._shapes = decoder.tensors()
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return DECODER.tensors()
+        return self._shapes
 
     def read(self, name: str) -> Weight:
         return Dense(self.read_float32(name))
 
     def read_float32(self, name: str) -> Floats:
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        shape = DECODER.tensors()[name]
+        shape = self._shapes[name]
         values = np.random.default_rng(seed).standard_normal(shape)
         if len(shape) == 1:
             scaled = 1.0 + 0.1 * values
@@ -70,6 +74,13 @@ def build_tiny_engine(directory: Path) -> None:
     model = build_graph(DECODER, RandomTensors(), dequantise=True, progress=lambda _: None)
     ov.save_model(model, str(directory / "model.xml"), compress_to_fp16=False)
     (directory / MANIFEST_NAME).write_bytes(msgspec.json.encode(_manifest()))
+
+
+def add_wide_form(directory: Path, heads_for_keys: int = 2) -> None:
+    """The same float32 numbers as a second form: where a step runs must not show at all."""
+    decoder = dataclasses.replace(DECODER, kv_heads=heads_for_keys)
+    model = build_graph(decoder, RandomTensors(decoder), dequantise=True, progress=lambda _: None)
+    ov.save_model(model, str(directory / "wide.xml"), compress_to_fp16=False)
 
 
 def _manifest() -> EngineManifest:

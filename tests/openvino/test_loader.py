@@ -15,6 +15,7 @@ from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
 from engines.openvino import load, loader
 from engines.openvino.graph import page
 from engines.openvino.memory_need import RUNTIME_BYTES, loaded_bytes
+from tests.conformance.tiny_model import add_wide_form
 from tests.openvino.tiny_engine import directory, tiny_runner, with_numerics
 
 BLOCK_BYTES = 3 * 2 * (2 * 32 * 32 * 4)
@@ -153,6 +154,21 @@ def test_a_damaged_graph(tmp_path: Path) -> None:
     with pytest.raises(EngineLoadError, match=r"model.xml: cannot be read") as refusal:
         load(damaged)
     assert isinstance(refusal.value.__cause__, RuntimeError)
+
+
+def test_two_forms_are_loaded_only_where_the_manifest_says_so(tmp_path: Path) -> None:
+    engine = copy_engine(tmp_path / "engine", numerics=with_numerics(wide_weights="bf16").numerics)
+    with pytest.raises(EngineLoadError, match=r"wide.xml: cannot be read"):
+        load(engine, threads=1)
+    add_wide_form(engine)
+    load(engine, kv_blocks=4, threads=1).close()
+
+
+def test_a_wide_form_of_another_model_is_refused(tmp_path: Path) -> None:
+    engine = copy_engine(tmp_path / "engine", numerics=with_numerics(wide_weights="bf16").numerics)
+    add_wide_form(engine, heads_for_keys=4)
+    with pytest.raises(EngineLoadError, match=r"wide.xml: its key_cache is laid out otherwise than that of model.xml"):
+        load(engine, kv_blocks=4, threads=1)
 
 
 def test_a_graph_without_attention_is_refused() -> None:

@@ -38,6 +38,7 @@ def test_dynamic_quantisation() -> None:
         ({"kv_cache": "bf16"}, "kv_cache bf16 needs activations bf16, got f32"),
         ({"kv_cache": "fp8"}, r"numerics.kv_cache: must be one of u8, f16, bf16, f32, got 'fp8'"),
         ({"activations": "f16"}, r"numerics.activations: must be one of f32, bf16, got 'f16'"),
+        ({"wide_weights": "f16"}, r"numerics.wide_weights: must be one of , bf16, got 'f16'"),
     ],
 )
 def test_numerics_that_cannot_run_are_refused_by_name(changes: dict[str, str], message: str) -> None:
