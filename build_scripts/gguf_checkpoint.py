@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from build_scripts.errors import CheckpointError, UnsupportedError
 from build_scripts.finite import refuse_not_finite
+from build_scripts.gguf_header import require_whole_header
 from build_scripts.quantised_blocks import DECODERS
 from build_scripts.weights import Dense, Floats, Weight
 
@@ -33,6 +34,7 @@ class GgufCheckpoint:
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError where the file is no GGUF, or ends before its last tensor."""
         try:
+            require_whole_header(path)
             self._reader: Any = GGUFReader(path, "r")
             self._tensors: dict[str, Any] = {tensor.name: tensor for tensor in self._reader.tensors}
         except OSError as error:

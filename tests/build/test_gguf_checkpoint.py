@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from build_scripts import gguf_checkpoint
 from build_scripts.errors import BuildError, CheckpointError, UnsupportedError
 from build_scripts.gguf_checkpoint import GgufCheckpoint
 from build_scripts.gguf_description import describe
@@ -101,6 +102,22 @@ def test_a_damaged_file_is_read_or_refused_never_worse(
         message = str(error)
     assert message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("count", [2**16, 2**40, 2**63])
+def test_a_count_beyond_the_file_is_refused_before_anything_is_read(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken at its word, a damaged count of values is appended to until the machine has no memory left."""
+    monkeypatch.setattr(gguf_checkpoint, "GGUFReader", lambda *_: pytest.fail("read all the same"))
+    whole = whole_file()
+    tokens = whole.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens")
+    path = tmp_path / "damaged.gguf"
+    # Behind the key: the type array, the type of its values, their number.
+    for start in (8, 16, tokens + 8):
+        path.write_bytes(whole[:start] + count.to_bytes(8, "little") + whole[start + 8 :])
+        with pytest.raises(CheckpointError, match="not a whole GGUF file"):
+            GgufCheckpoint(path)
 
 
 def test_an_empty_file_and_another_kind_of_file_are_refused(tmp_path: Path) -> None:
