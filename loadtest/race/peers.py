@@ -85,12 +85,17 @@ def _llama(file: Callable[[RaceModel], Path]) -> Callable[[Path, RaceModel, int,
     return command
 
 
-def _genai(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
-    numerics = read_manifest(model.engine).numerics
-    folder = HOME / "genai-model"
-    link_model(model.engine, folder)
-    script = str(SERVERS / "genai_server.py")
-    return [str(python), script, str(folder), str(port), str(threads), numerics.kv_cache, numerics.activations]
+def _genai(form: str) -> Callable[[Path, RaceModel, int, int], list[str]]:
+    """``form``: the graph of our engine that it serves: "model" is the checkpoint's own codes, "wide" the same numbers in bfloat16."""
+
+    def command(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
+        numerics = read_manifest(model.engine).numerics
+        folder = HOME / f"genai-{form}"
+        link_model(model.engine, folder, form)
+        script = str(SERVERS / "genai_server.py")
+        return [str(python), script, str(folder), str(port), str(threads), numerics.kv_cache, numerics.activations]
+
+    return command
 
 
 def _fastapi(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
@@ -104,14 +109,17 @@ LLAMA_BUILD = (
 )  # fmt: skip
 """For the processor that it runs on: AVX-512, VNNI and bfloat16 where it has them."""
 
+GENAI = ("openvino-genai==2026.4.1.0", "grpcio>=1.75,<2", "protobuf>=6.33.5,<7", "numpy")
+
 PEERS = (
     Peer("firsttoken", "firsttoken", (), "native", _firsttoken),
     Peer("llama-q4", "llama.cpp server, the same Q4_1 file", LLAMA, "openai", _llama(lambda model: model.gguf), LLAMA_BUILD),
     Peer("llama-q8", "llama.cpp server, Q8_0", LLAMA, "openai", _llama(lambda model: model.gguf_q8), LLAMA_BUILD),
-    Peer("genai", "OpenVINO GenAI's continuous batching", ("openvino-genai==2026.4.1.0", "grpcio>=1.75,<2", "protobuf>=6.33.5,<7", "numpy"), "native", _genai),
+    Peer("genai", "OpenVINO GenAI's continuous batching, the same Q4_1 codes", GENAI, "native", _genai("model")),
+    Peer("genai-bf16", "OpenVINO GenAI's continuous batching, bfloat16 weights", GENAI, "native", _genai("wide")),
     Peer("fastapi", "FastAPI around transformers, float32", ("torch==2.13.0", "transformers==5.24.0", "gguf>=0.17,<0.20", "accelerate", "fastapi", "uvicorn"), "openai", _fastapi, serial=True),
 )  # fmt: skip
-_SHARED = {"llama-q4": "llama", "llama-q8": "llama"}
+_SHARED = {"llama-q4": "llama", "llama-q8": "llama", "genai-bf16": "genai"}
 """Peers that live in one environment."""
 
 
@@ -122,10 +130,12 @@ def peer_python(peer: Peer) -> Path:
     return environment(_SHARED.get(peer.name, peer.name), peer.requirements, dict(peer.install_with))
 
 
-def link_model(engine: Path, folder: Path) -> None:
-    """The engine's graph under the names that OpenVINO GenAI looks for."""
+def link_model(engine: Path, folder: Path, form: str = "model") -> None:
+    """One of the engine's graphs under the names that OpenVINO GenAI looks for. Raises RaceError where it has none of that form."""
+    if not (engine / f"{form}.xml").is_file():
+        raise RaceError(f"{engine} has no {form}.xml: it holds one form of its weights")
     folder.mkdir(parents=True, exist_ok=True)
-    for ours, theirs in (("model.xml", "openvino_model.xml"), ("model.bin", "openvino_model.bin")):
+    for ours, theirs in ((f"{form}.xml", "openvino_model.xml"), (f"{form}.bin", "openvino_model.bin")):
         link = folder / theirs
         link.unlink(missing_ok=True)
         link.symlink_to((engine / ours).resolve())
