@@ -15,6 +15,8 @@ from engines.simulated.hashing import MASK, Words, cells, contribution, contribu
 from engines.simulated.memory import BlockMemory, Ids
 from engines.simulated.staging import StagedStep
 
+_ZERO = np.uint64(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Readback:
@@ -33,15 +35,16 @@ class Readback:
 def read_back(staged: StagedStep, table: Ids, memory: BlockMemory) -> Readback:
     """``table`` is the staged table with the plan's copies seen through."""
     size = memory.block_size
-    entry_rows, indices = staged.entry_rows(), staged.entry_indices()
+    entry_rows, indices = staged.entry_rows, staged.entry_indices
     full_counts, partial = staged.past // size, staged.past % size
     words = memory.read_full(table, indices)
     words[indices >= full_counts[entry_rows]] = 0
     borders = _sum_by_row(words, staged.table_starts)
     current = table[staged.table_starts[:-1] + full_counts]
-    sums = np.where(partial > 0, memory.sums[current, partial - 1], np.uint64(0))
-    origins = np.where(partial > 0, memory.origins[current], borders)
-    tail = np.where(partial > 0, contributions(sums, origins, full_counts), np.uint64(0))
+    begun = partial > 0
+    sums = np.where(begun, memory.sums[current, partial - 1], _ZERO)
+    origins = np.where(begun, memory.origins[current], borders)
+    tail = np.where(begun, contributions(sums, origins, full_counts), _ZERO)
     return Readback(borders=borders, origins=origins, sums=sums, states=borders + tail)
 
 
@@ -56,7 +59,8 @@ def through_copies(table: Ids, copies: Sequence[BlockCopy]) -> Ids:
 
 
 def _sum_by_row(words: Words, starts: Ids) -> Words:
-    running = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(words, dtype=np.uint64)))
+    running = np.zeros(len(words) + 1, dtype=np.uint64)
+    words.cumsum(dtype=np.uint64, out=running[1:])
     sums: Words = running[starts[1:]] - running[starts[:-1]]
     return sums
 
@@ -64,7 +68,7 @@ def _sum_by_row(words: Words, starts: Ids) -> Words:
 def write_new(staged: StagedStep, read: Readback, memory: BlockMemory) -> Words:
     """Write the cells of the new tokens. Returns the state after each of them, [T]."""
     size, new = memory.block_size, staged.new
-    token_rows = np.repeat(np.arange(len(new)), new)
+    token_rows = np.arange(len(new)).repeat(new)
     positions = np.arange(len(staged.tokens)) + (staged.past - staged.token_starts[:-1])[token_rows]
     indices, slots = positions // size, positions % size
     blocks = staged.table[staged.table_starts[token_rows] + indices]
@@ -72,18 +76,21 @@ def write_new(staged: StagedStep, read: Readback, memory: BlockMemory) -> Words:
     # A segment is the run of one row's new tokens that falls into one block.
     starts = slots == 0
     starts[staged.token_starts[:-1]] = True
-    firsts = np.flatnonzero(starts)
-    segment_of = np.cumsum(starts) - 1
+    firsts = starts.nonzero()[0]
+    segment_of = starts.cumsum() - 1
     segment_rows = token_rows[firsts]
     leading = np.zeros(len(firsts), dtype=np.bool_)
     leading[segment_of[staged.token_starts[:-1]]] = True
 
-    words = np.cumsum(cells(staged.tokens, positions), dtype=np.uint64)
-    before = np.concatenate((np.zeros(1, dtype=np.uint64), words))[firsts]
-    carry = np.where(leading, read.sums[segment_rows], np.uint64(0))
+    own = cells(staged.tokens, positions)
+    words = own.cumsum(dtype=np.uint64)
+    before = words[firsts] - own[firsts]
+    carry = np.where(leading, read.sums[segment_rows], _ZERO)
     sums = words + (carry - before)[segment_of]
 
-    lasts = np.append(firsts[1:], len(positions)) - 1
+    lasts = np.empty_like(firsts)
+    lasts[:-1] = firsts[1:] - 1
+    lasts[-1] = len(positions) - 1
     borders, origins = _chain(segment_rows, leading, sums[lasts], indices[firsts], read)
     memory.write(blocks, slots, staged.tokens, positions, sums)
     opens = slots[firsts] == 0

@@ -20,6 +20,11 @@ _TOKEN = 0x9E3779B97F4A7C15
 _POSITION = 0xD1B54A32D192ED03
 _ORIGIN = 0xA0761D6478BD642F
 _INDEX = 0xE7037ED1A0B428DB
+# The same as NumPy's words, made once: most arrays here are short, and a scalar costs as much as an operation on one.
+_MULTIPLY_1_WORD, _MULTIPLY_2_WORD = np.uint64(_MULTIPLY_1), np.uint64(_MULTIPLY_2)
+_TOKEN_WORD, _POSITION_WORD = np.uint64(_TOKEN), np.uint64(_POSITION)
+_ORIGIN_WORD, _INDEX_WORD = np.uint64(_ORIGIN), np.uint64(_INDEX)
+_1, _27, _30, _31 = np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def mix(word: int) -> int:
@@ -32,9 +37,13 @@ def mix(word: int) -> int:
 
 def mix_all(words: Words) -> Words:
     """:func:`mix` of every element."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(_MULTIPLY_1)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(_MULTIPLY_2)
-    return words ^ (words >> np.uint64(31))
+    mixed = words >> _30
+    mixed ^= words
+    mixed *= _MULTIPLY_1_WORD
+    mixed ^= mixed >> _27
+    mixed *= _MULTIPLY_2_WORD
+    mixed ^= mixed >> _31
+    return mixed
 
 
 def combine(*words: int) -> int:
@@ -51,11 +60,7 @@ def cell(token: int, position: int) -> int:
 
 def cells(tokens: NDArray[np.integer], positions: NDArray[np.integer]) -> Words:
     """:func:`cell` of every pair."""
-    one = np.uint64(1)
-    return mix_all(
-        (tokens.astype(np.uint64) + one) * np.uint64(_TOKEN)
-        + (positions.astype(np.uint64) + one) * np.uint64(_POSITION)
-    )
+    return mix_all((tokens.astype(np.uint64) + _1) * _TOKEN_WORD + (positions.astype(np.uint64) + _1) * _POSITION_WORD)
 
 
 def contribution(cell_sum: int, origin: int, index: int) -> int:
@@ -65,6 +70,4 @@ def contribution(cell_sum: int, origin: int, index: int) -> int:
 
 def contributions(cell_sums: Words, origins: Words, indices: NDArray[np.integer]) -> Words:
     """:func:`contribution` of every triple."""
-    return mix_all(
-        cell_sums + origins * np.uint64(_ORIGIN) + (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(_INDEX)
-    )
+    return mix_all(cell_sums + origins * _ORIGIN_WORD + (indices.astype(np.uint64) + _1) * _INDEX_WORD)

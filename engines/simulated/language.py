@@ -17,6 +17,8 @@ _SPREAD = 1.5
 """Other tokens' logits are exponentially distributed with this mean: e**logit then has a Pareto tail, so a few dominate."""
 _LEAD = 0.5
 """How far the likeliest token's logit lies above the greatest possible other one."""
+_BULK = 16
+"""From how many states on NumPy is faster than integers."""
 _NEVER = -30.0
 """Logit of ids that are never said of themselves: ends off turn and what lies outside the alphabet."""
 
@@ -68,6 +70,8 @@ class Language:
 
     def likeliest_of(self, states: Words) -> NDArray[np.int64]:
         """:meth:`likeliest` of every state."""
+        if len(states) < _BULK:
+            return np.array([self.likeliest(state) for state in states.tolist()], dtype=np.int64)
         words = mix_all(states ^ np.uint64(self._seed))
         tokens = self._ordinary_array[(words % np.uint64(len(self._ordinary))).astype(np.int64)]
         if self._end_threshold:

@@ -58,9 +58,8 @@ class BlockMemory:
     def recompute_sums(self, blocks: Ids) -> Words:
         """The running sums from the cells themselves, shape [blocks, block_size]: what a paranoid reader compares with."""
         tokens = self.tokens[blocks]
-        return np.cumsum(
-            cells(tokens.ravel(), self.positions[blocks].ravel()).reshape(tokens.shape), axis=1, dtype=np.uint64
-        )
+        sums: Words = cells(tokens.ravel(), self.positions[blocks].ravel()).reshape(tokens.shape)
+        return sums.cumsum(axis=1, dtype=np.uint64)
 
     def write(self, blocks: Ids, slots: Ids, tokens: Ids, positions: Ids, sums: Words) -> None:
         self.tokens[blocks, slots] = tokens

@@ -66,8 +66,8 @@ def explain(row: Row, blocks: Ids, history: History, memory: BlockMemory) -> str
 def check_cells(staged: StagedStep, table: Ids, memory: BlockMemory) -> None:
     """Paranoid: recompute every running sum that the step reads from the cells themselves, O(context). Raises PlanError."""
     size = memory.block_size
-    entry_rows, indices = staged.entry_rows(), staged.entry_indices()
-    used = np.clip(staged.past[entry_rows] - indices * size, 0, size)
+    entry_rows, indices = staged.entry_rows, staged.entry_indices
+    used = np.minimum(staged.past[entry_rows] - indices * size, size)
     reads = used > 0
     blocks, lasts = table[reads], used[reads] - 1
     stale = memory.recompute_sums(blocks)[np.arange(len(blocks)), lasts] != memory.sums[blocks, lasts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,30 +30,33 @@ class StagedStep:
     """[E] block ids, row after row."""
     table_starts: Ids
     """[R + 1] into ``table``."""
+    new: Ids = field(init=False)
+    """[R] new tokens a row."""
+    entry_rows: Ids = field(init=False)
+    """[E] the row of each entry."""
+    entry_indices: Ids = field(init=False)
+    """[E] each entry's index within its own table."""
 
-    @property
-    def new(self) -> Ids:
-        """[R] new tokens a row."""
-        return np.diff(self.token_starts)
-
-    def entry_indices(self) -> Ids:
-        """[E] each entry's index within its own table."""
-        return np.arange(len(self.table)) - np.repeat(self.table_starts[:-1], np.diff(self.table_starts))
-
-    def entry_rows(self) -> Ids:
-        """[E] the row of each entry."""
-        return np.repeat(np.arange(len(self.rows)), np.diff(self.table_starts))
+    def __post_init__(self) -> None:
+        # All that reads the step asks for these, some several times.
+        derive = object.__setattr__
+        derive(self, "new", self.token_starts[1:] - self.token_starts[:-1])
+        entries = self.table_starts[1:] - self.table_starts[:-1]
+        derive(self, "entry_rows", np.arange(len(self.rows)).repeat(entries))
+        derive(self, "entry_indices", np.arange(len(self.table)) - self.table_starts[:-1].repeat(entries))
 
     def shape(self) -> StepShape:
-        new, past = self.new, self.past
-        decode = (new == 1) & (past > 0)
-        chunk_new, chunk_past = new[~decode], past[~decode]
-        return StepShape(
-            new=int(chunk_new.sum()),
-            decodes=int(decode.sum()),
-            decode_context=int(past[decode].sum() + decode.sum()),
-            attention=float((chunk_new * (chunk_past + chunk_new / 2)).sum()),
-        )
+        # As a loop: up to some fifty rows that is faster than a dozen operations on arrays.
+        chunks = decodes = context = 0
+        attention = 0.0
+        for new, row in zip(self.new.tolist(), self.rows, strict=True):
+            if new == 1 and row.past > 0:
+                decodes += 1
+                context += row.past + 1
+            else:
+                chunks += new
+                attention += new * (row.past + new / 2)
+        return StepShape(new=chunks, decodes=decodes, decode_context=context, attention=attention)
 
 
 def stage(plan: StepPlan, limits: RunnerLimits, carried: Sequence[int | None]) -> StagedStep:
@@ -126,7 +129,8 @@ def _check_want(row: Row, new: int, limits: RunnerLimits) -> None:
 
 
 def _check_range(values: Ids, starts: Ids, bound: int, staged: StagedStep, what: str) -> None:
-    wrong = np.flatnonzero((values < 0) | (values >= bound))
+    # One comparison for both ends: as unsigned, what is negative is greater than any bound.
+    wrong = (values.view(np.uint64) >= bound).nonzero()[0]
     if len(wrong):
         row = int(np.searchsorted(starts, wrong[0], side="right")) - 1
         raise PlanError(
@@ -148,19 +152,19 @@ def check_writers(staged: StagedStep, block_size: int, owners: NDArray[np.int32]
 
     ``owners`` is scratch, one entry per block, all -1, and is given back so.
     """
-    entry_rows = staged.entry_rows()
-    writes = staged.entry_indices() >= (staged.past // block_size)[entry_rows]
+    entry_rows = staged.entry_rows
+    writes = staged.entry_indices >= (staged.past // block_size)[entry_rows]
     written, writers = staged.table[writes], entry_rows[writes]
     owners[written] = writers
     try:
-        clash = np.flatnonzero(owners[written] != writers)
+        clash = (owners[written] != writers).nonzero()[0]
         if len(clash):
             block = written[clash[0]]
             raise PlanError(f"block {block} is written by {_names(staged, writers[clash[0]], owners[block])}")
-        if len(np.unique(written)) < len(written):
+        if len(set(written.tolist())) < len(written):
             raise PlanError("a sequence's table names a block twice among those to be written")
         read, readers = staged.table[~writes], entry_rows[~writes]
-        clash = np.flatnonzero(owners[read] >= 0)
+        clash = (owners[read] >= 0).nonzero()[0]
         if len(clash):
             block = read[clash[0]]
             raise PlanError(f"block {block} is read and written by {_names(staged, readers[clash[0]], owners[block])}")

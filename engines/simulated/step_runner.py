@@ -201,7 +201,7 @@ class SimulatedStepRunner:
 
     def _spoil(self, plan: StepPlan, staged: StagedStep) -> None:
         """A failed step leaves garbage in every block that it was to write."""
-        writes = staged.entry_indices() >= (staged.past // self._limits.block_size)[staged.entry_rows()]
+        writes = staged.entry_indices >= (staged.past // self._limits.block_size)[staged.entry_rows]
         targets = np.array([copy.target for copy in plan.copies], dtype=np.int64)
         self._memory.scramble(np.unique(np.concatenate((staged.table[writes], targets))))
 

@@ -68,7 +68,10 @@ class Node:
 
     def is_consistent(self) -> bool:
         """Keys sorted, equal to the children's, and every child knows its parent."""
-        return self._keys == sorted(self.children) and all(child.parent is self for child in self.children.values())
+        children = self.children
+        if self._keys != (sorted(children) if len(children) > 1 else list(children)):
+            return False
+        return not children or all(child.parent is self for child in children.values())
 
 
 def _common_bytes(left: bytes, right: bytes) -> int:

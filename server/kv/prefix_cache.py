@@ -220,6 +220,7 @@ class PrefixCache:
     def check_integrity(self) -> None:
         """The tree, its indexes, the policy's members and the pool agree. O(blocks)."""
         refs = self.pool.refs
+        watched = self._retained.watched()
         reached = 0
         stack = list(self._roots.values())
         while stack:
@@ -230,7 +231,7 @@ class PrefixCache:
                 reached += 1
                 if self._nodes.get(child.digest) is not child or self._by_block[child.block] is not child:
                     raise IntegrityError(f"block {child.block} is in the tree but not in its indexes")
-                if child.kept_until is not None and not self._retained.is_watched(child):
+                if child.kept_until is not None and id(child) not in watched:
                     raise IntegrityError(f"the priority of block {child.block} would never fall back")
                 if node.parent is not None and refs[child.block] and not refs[node.block]:
                     raise IntegrityError(f"block {child.block} is held but its parent {node.block} is not")

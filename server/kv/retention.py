@@ -63,6 +63,6 @@ class Retained:
             self._ends = list(latest.values())
             heapq.heapify(self._ends)
 
-    def is_watched(self, node: Node) -> bool:
-        """Whether the node's time will come; for integrity checks. O(retained)."""
-        return any(entry[2] is node and entry[0] == node.kept_until for entry in self._ends)
+    def watched(self) -> set[int]:
+        """id() of each node whose time will come; for integrity checks. O(retained)."""
+        return {id(node) for until, _, node in self._ends if until == node.kept_until}

@@ -131,10 +131,12 @@ class Ledger(Generic[S]):
 
     def check_integrity(self) -> None:
         for request, record in self.records.items():
-            unfinished = sum(sequence.finish is None for sequence in record.sequences)
+            unfinished = held = 0
+            for sequence in record.sequences:
+                unfinished += sequence.finish is None
+                held += sequence.held
             if unfinished != record.unfinished or unfinished == 0:
                 raise IntegrityError(f"request {request}: {unfinished} sequences live, counted {record.unfinished}")
-            held = sum(sequence.held for sequence in record.sequences)
             if held != record.held or held == unfinished:
                 raise IntegrityError(
                     f"request {request}: {held} sequences of {unfinished} are held, counted {record.held}"

@@ -230,21 +230,24 @@ class ClassQueue(Generic[W]):
 
     def check_integrity(self, level: int) -> int:
         """Raises IntegrityError where the books contradict each other; returns the waiters' work. O(n)."""
-        work = counted = 0
+        work = counted = backlogged = 0
         for tenant in self._tenants.values():
             living = {id(waiter): waiter for _, waiter in tenant.heap if waiter.queued}
             if len(living) != tenant.count or (tenant.entry is None) != (not living):
                 raise IntegrityError(
                     f"class {level}, tenant {tenant.name!r}: {len(living)} wait, counted {tenant.count}"
                 )
-            if any(int(waiter.key[0]) != level for waiter in living.values()):
-                raise IntegrityError(f"class {level}: a waiter of another class")
-            work += sum(waiter.waiting_work for waiter in living.values())
+            for waiter in living.values():
+                if waiter.key[0] != level:
+                    raise IntegrityError(f"class {level}: a waiter of another class")
+                work += waiter.waiting_work
             counted += len(living)
-        if self.tenants != sum(tenant.count > 0 for tenant in self._tenants.values()):
+            backlogged += tenant.count > 0
+        if self.tenants != backlogged:
             raise IntegrityError(f"class {level}: {self.tenants} tenants counted as waiting, and others wait")
         if counted != self.count:
             raise IntegrityError(f"class {level}: {counted} wait, counted {self.count}")
-        if counted != self.before(inf)[0]:
-            raise IntegrityError(f"class {level}: {counted} wait, {self.before(inf)[0]} by rank")
+        by_rank, _ = self.before(inf)
+        if counted != by_rank:
+            raise IntegrityError(f"class {level}: {counted} wait, {by_rank} by rank")
         return work

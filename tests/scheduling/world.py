@@ -79,14 +79,18 @@ def make_request(
     )
 
 
-def alone(request: GenerationRequest, max_context: int = 10_000, index: int = 0) -> list[int]:
-    """What the simulated language says to this prompt as its ``index``-th output when nothing else exists, without any KV block."""
+def alone(
+    request: GenerationRequest, max_context: int = 10_000, index: int = 0, *, most: int | None = None
+) -> list[int]:
+    """What the simulated language says to this prompt as its ``index``-th output when nothing else exists, without any KV block;
+    of that no more than ``most`` tokens."""
+    limit = request.max_tokens if most is None else min(most, request.max_tokens)
     spec = SequenceSpec(0, index, request.sampling, array("i", request.prompt))
     drawer = TokenDrawer(LANGUAGE)
     drawer.open(spec)
     history = History(BLOCK, request.prompt)
     output: list[int] = []
-    while len(output) < request.max_tokens and len(history) < max_context:
+    while len(output) < limit and len(history) < max_context:
         draw = Draw(spec, history.state, len(history))
         # One token at a time, integers are several times faster than arrays.
         shaped = request.sampling.shapes
