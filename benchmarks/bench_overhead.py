@@ -29,6 +29,7 @@ from engines.openvino.loader import read_manifest
 from server.app import App
 from server.assembly import chat_template, step_engine, text_tokenizer
 from server.config import Config
+from server.event_loop import loop_factory
 from server.loading import LoadedModel
 from server.phases import Phases
 from tests.engines_built import default_engine
@@ -52,7 +53,8 @@ def figures() -> list[Figure]:
         LoadedModel(step_engine(runner, manifest, config, Phases()), tokenizer, chat_template(manifest, tokenizer))
     )
     bare = BareLoop(runner, scheduler.step_tokens, frozenset(manifest.tokenizer.end_ids), runner.first_foreign_sequence)
-    return asyncio.run(_serve_and_compare(App(config, loading, Phases()), bare, runner.limits.vocab_size))
+    with asyncio.Runner(loop_factory=loop_factory(uvloop=config.lifecycle.uvloop)) as loop:
+        return loop.run(_serve_and_compare(App(config, loading, Phases()), bare, runner.limits.vocab_size))
 
 
 async def _serve_and_compare(app: App, bare: BareLoop, vocabulary: int) -> list[Figure]:

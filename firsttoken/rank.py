@@ -24,9 +24,9 @@ def main(argv: list[str]) -> int:
     socket, *arguments = argv
     rank = own_rank(os.environ)
     link = Link(socket, rank)
-    config, loop_factory = prepare(arguments)
+    config = prepare(arguments)
     link.report("loading")
-    status = serve(config, loop_factory, link) if rank == 0 else _follow(config, link)
+    status = serve(config, link) if rank == 0 else _follow(config, link)
     link.ended(status)
     return status
 

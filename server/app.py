@@ -18,6 +18,7 @@ from server.concurrency import at_most, first_of, run_until
 from server.config import Config
 from server.engine import Engine
 from server.errors import UnavailableError
+from server.event_loop import name_of
 from server.http import HttpPort
 from server.loading import LoadedModel
 from server.phases import Phases
@@ -126,7 +127,13 @@ class App:
         self._phases.since_exec("ready")
         for phase, seconds in self._phases.seconds.items():
             self._metrics.startup.labels(phase).set(seconds)
-        log.info("serving", model=model.engine.info.model, grpc_port=self.grpc_port, http_port=self.http_port)
+        log.info(
+            "serving",
+            model=model.engine.info.model,
+            grpc_port=self.grpc_port,
+            http_port=self.http_port,
+            event_loop=name_of(asyncio.get_running_loop()),
+        )
 
     async def _open_ports(self) -> None:
         """Before the engine is loaded: a taken port is known at once, and probes get an answer while it loads."""

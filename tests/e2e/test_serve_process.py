@@ -162,12 +162,13 @@ def test_a_corrupted_manifest_is_refused_by_name_and_never_served(tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_uvloop_can_drive_it(engine: str) -> None:
-    pytest.importorskip("uvloop")
-    with served("--lifecycle.uvloop", "true", engine=f"{engine}:laptop") as server:
+@pytest.mark.parametrize(("uvloop", "loop"), [("true", "uvloop"), ("false", "asyncio")])
+def test_either_event_loop_drives_it_and_the_log_names_it(uvloop: str, loop: str) -> None:
+    with served("--lifecycle.uvloop", uvloop, engine="simulated:laptop") as server:
         with grpc.insecure_channel(server.target) as channel:
             request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=5)
             assert len(list(GenerationStub(channel).Generate(request))) >= 2
+        until(lambda: any(line["event"] == "serving" for line in server.log()))
+        assert next(line for line in server.log() if line["event"] == "serving")["event_loop"] == loop
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
