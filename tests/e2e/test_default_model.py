@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from build_scripts.build import BuildRequest, make_plan
 from build_scripts.inspection import inspect_engine
-from build_scripts.numerics import numerics_choice
+from build_scripts.numerics import NumericsWish, numerics_choice
 from build_scripts.source import DEFAULT_MODEL, default_cache
 from tests.engines_built import SilentReporter, default_engine, f32_engine
 
@@ -34,7 +34,8 @@ def test_the_default_engine_is_as_exact_as_promised() -> None:
     numerics = inspection.manifest.numerics
     assert inspection.servable, inspection.problems
     assert numerics.golden_reference.startswith("transformers")
-    assert numerics.golden_positions == 602
+    # Of two forms of the weights, the narrow one is compared at the last 48 positions of the 8 sequences.
+    assert numerics.golden_positions == 602 + (8 * 48 if numerics.wide_weights else 0)
     # Per cent of positions, mean and greatest difference of log-probabilities, tolerance: docs/building.md has the figures, by
     # what this CPU computes in. llama.cpp's kernels agree on 97.1 % with the same file.
     agreement, mean, most, tolerance = {"f32": (99.5, 0.005, 0.05, 0.05), "bf16": (97.1, 0.05, 1.0, 2.0)}[
@@ -55,8 +56,7 @@ def test_the_float32_engine_generates_the_references_tokens() -> None:
 
 
 def test_the_engine_weighs_what_was_billed() -> None:
-    for engine, weights in ((default_engine(), "gguf"), (f32_engine(), "f32")):
-        choice = numerics_choice("f32" if weights == "f32" else "gguf")
+    for engine, choice in ((default_engine(), NumericsWish("gguf")), (f32_engine(), numerics_choice("f32"))):
         plan = make_plan(BuildRequest(DEFAULT_MODEL, engine, choice, default_cache()), SilentReporter())
         size = sum(path.stat().st_size for path in engine.iterdir())
         assert plan.bill.weights < size <= plan.bill.disk
