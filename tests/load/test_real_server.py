@@ -39,7 +39,7 @@ async def test_outputs_have_the_workloads_length_unless_they_may_end_early(
         whole = await asyncio.to_thread(run_load, workload, target)
         early = await asyncio.to_thread(run_load, msgspec.structs.replace(workload, ignore_end=False), target)
     assert [record.usage.completion_tokens for record in whole.records] == [OUTPUT] * 32
-    assert min(record.usage.completion_tokens for record in early.records) < OUTPUT
+    assert min(record.usage.completion_tokens or 0 for record in early.records) < OUTPUT
     assert {record.status for record in (*whole.records, *early.records)} == {"OK"}
 
 
