@@ -15,6 +15,7 @@ from engines.sampling.params import Guide, SamplingParams
 from protos.firsttoken.v1 import generation_pb2 as pb
 from server.engine import EngineInfo, GenerationRequest, PriorityClass
 from server.errors import InvalidRequestError, UnknownModelError
+from server.rpc.length_fields import check_max_tokens, check_outputs, check_truncate_prompt, fit_outputs, fit_prompt
 from server.rpc.limits import RequestLimits
 from server.rpc.prompts import PromptSource, check_prompt
 from server.rpc.retention_fields import check_retention, check_retention_length
@@ -78,12 +79,12 @@ class Checked(msgspec.Struct, frozen=True):
         """
         if self.truncate_prompt is not None:
             ids = ids[-self.truncate_prompt :]
-        max_tokens = _fit(len(ids), self.max_tokens, self.prompt.field, limits)
+        max_tokens = fit_prompt(len(ids), self.max_tokens, self.prompt.field, limits)
         if self.min_tokens > max_tokens:
             raise InvalidRequestError(
                 "stop.min_tokens", f"must be at most max_tokens, {max_tokens}, it is {self.min_tokens}"
             )
-        _fit_outputs(self.n, len(ids) + max_tokens, info)
+        fit_outputs(self.n, len(ids) + max_tokens, info)
         check_retention_length(self.retention, len(ids))
         return GenerationRequest(
             id=request_id,
@@ -119,8 +120,8 @@ def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) 
     stop_ids = check_stop_ids(request.stop.token_ids, limits)
     end_ids = () if request.stop.ignore_end else info.end_ids
     min_tokens = check_min_tokens(request.stop, limits)
-    max_tokens = _max_tokens(request, limits)
-    truncate_prompt = _truncate_prompt(request, limits)
+    max_tokens = check_max_tokens(request, limits)
+    truncate_prompt = check_truncate_prompt(request, limits)
     return Checked(
         prompt=check_prompt(request.prompt, limits, keep=truncate_prompt),
         max_tokens=max_tokens,
@@ -135,7 +136,7 @@ def check(request: pb.GenerateRequest, limits: RequestLimits, info: EngineInfo) 
         cache_salt=_cache_salt(request.cache_salt, limits),
         ttft_seconds=_ttft_deadline(request),
         request_id=_request_id(request.request_id, limits),
-        n=_outputs(request, max_tokens, limits),
+        n=check_outputs(request, max_tokens, limits),
         prompt_logprobs=_prompt_logprobs(request, limits, info),
         truncate_prompt=truncate_prompt,
         echo=request.echo,
@@ -208,61 +209,6 @@ def _prompt_logprobs(request: pb.GenerateRequest, limits: RequestLimits, info: E
     if not info.capabilities.score:
         raise InvalidRequestError("logprobs.prompt", "this engine offers no scores of prompts (capabilities.score)")
     return check_logprobs(request.logprobs, limits)
-
-
-def _fit(prompt_tokens: int, max_tokens: int | None, field: str, limits: RequestLimits) -> int:
-    if prompt_tokens == 0:
-        raise InvalidRequestError(field, "must have at least 1 token, it has 0")
-    if prompt_tokens > limits.max_prompt_tokens:
-        raise InvalidRequestError(field, f"must have at most {limits.max_prompt_tokens} tokens, it has {prompt_tokens}")
-    room = limits.max_context - prompt_tokens
-    if max_tokens is None:
-        return min(limits.default_max_tokens, room)
-    if max_tokens > room:
-        raise InvalidRequestError(
-            "max_tokens",
-            f"must be at most {room}, it is {max_tokens}: the prompt has {prompt_tokens} tokens of a context of {limits.max_context}",
-        )
-    return max_tokens
-
-
-def _fit_outputs(n: int, tokens: int, info: EngineInfo) -> None:
-    """An executor sets the worst case of all outputs aside before it begins; what never fits must not wait for ever."""
-    if info.capabilities.preemption:
-        return
-    blocks = n * -(-tokens // info.block_size)
-    if blocks > info.block_count:
-        most = info.block_count // -(-tokens // info.block_size)
-        raise InvalidRequestError("n", f"must be at most {most} for prompts and max_tokens of this size, it is {n}")
-
-
-def _max_tokens(request: pb.GenerateRequest, limits: RequestLimits) -> int | None:
-    if not request.HasField("max_tokens"):
-        return None
-    if not 0 <= request.max_tokens < limits.max_context:
-        raise InvalidRequestError(
-            "max_tokens", f"must be from 0 to {limits.max_context - 1}, it is {request.max_tokens}"
-        )
-    return request.max_tokens
-
-
-def _outputs(request: pb.GenerateRequest, max_tokens: int | None, limits: RequestLimits) -> int:
-    if not request.HasField("n"):
-        return 1
-    most = 1 if max_tokens == 0 else limits.max_outputs
-    if not 1 <= request.n <= most:
-        raise InvalidRequestError("n", f"must be from 1 to {most}, it is {request.n}")
-    return request.n
-
-
-def _truncate_prompt(request: pb.GenerateRequest, limits: RequestLimits) -> int | None:
-    if not request.HasField("truncate_prompt"):
-        return None
-    if not 1 <= request.truncate_prompt <= limits.max_prompt_tokens:
-        raise InvalidRequestError(
-            "truncate_prompt", f"must be from 1 to {limits.max_prompt_tokens}, it is {request.truncate_prompt}"
-        )
-    return request.truncate_prompt
 
 
 def _request_id(name: str, limits: RequestLimits) -> str:
