@@ -247,6 +247,11 @@ class Engine(Protocol):
         Raises OverloadedError where a cap would refuse the tenant's shortest request; who passes may still be refused by submit."""
         ...
 
+    def require_time(self, shortest: GenerationRequest) -> None:
+        """The forecast before the prompt is tokenized: ``shortest`` is the request as if its prompt were a single token. Never blocks.
+        Raises OverloadedError where even that would miss a deadline of its own; who passes may still be refused by submit."""
+        ...
+
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. Never blocks. Raises UnavailableError when the engine is dead or closing, OverloadedError at a cap."""
         ...

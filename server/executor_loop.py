@@ -79,6 +79,11 @@ class ExecutorEngine:
     def require_room(self, tenant: str) -> None:
         self._admit(1, tenant)
 
+    def require_time(self, shortest: GenerationRequest) -> None:
+        outlook = self._snapshot.outlook
+        if outlook is not None:
+            self._feed.forecast.check_shortest(shortest, outlook, self._clock())
+
     def _admit(self, prompt_tokens: int, tenant: str) -> None:
         self._admission.check(prompt_tokens, backlog(self.stats(), self._feed.standing(tenant)))
 

@@ -68,6 +68,10 @@ class StreamRegistry:
         """See Engine.require_room."""
         self._engine.require_room(tenant)
 
+    def require_time(self, shortest: GenerationRequest) -> None:
+        """See Engine.require_time."""
+        self._engine.require_time(shortest)
+
     def open(
         self,
         request: GenerationRequest,

@@ -145,7 +145,8 @@ class Opener:
     ) -> Answer | None:
         """None where another engine took the place of ``parts``' meanwhile: begin again with that one."""
         remaining = context.time_remaining()
-        parts.registry.require_room(checked.tenant)  # a full room refuses before anybody tokenizes
+        deadline = None if remaining is None else arrival + remaining
+        _require_a_chance(parts, checked, arrival, deadline, lease)
         await parts.guides.read(checked.sampling.guide)
         ids = await parts.prompts.read(checked.prompt)
         bad_tokens = await parts.prompts.read_words(checked.bad_words, field="sampling.bad_words")
@@ -157,7 +158,7 @@ class Opener:
             parts.info,
             request_id=parts.registry.new_id(),
             arrival=arrival,
-            deadline=None if remaining is None else arrival + remaining,
+            deadline=deadline,
             bad_tokens=bad_tokens,
             traced=trace is not None,
         )
@@ -242,6 +243,19 @@ def output_text(parts: GenerationParts, checked: Checked, request: GenerationReq
         hidden_ids=frozenset((*request.end_ids, *stops)),
         include_stop=checked.include_stop,
     )
+
+
+def _require_a_chance(
+    parts: GenerationParts, checked: Checked, arrival: float, deadline: float | None, lease: Lease
+) -> None:
+    """Refuse, before anybody tokenizes, what would be refused however short its prompt turned out. Raises ServerErrors."""
+    parts.registry.require_room(checked.tenant)
+    if checked.max_tokens is not None:
+        lease.reserve(1 + checked.n * checked.max_tokens)
+    if not checked.prompt.ids and not (checked.ttft_seconds is None and deadline is None):
+        bare = msgspec.structs.replace(checked, retention=(), truncate_prompt=None)
+        shortest = bare.build((0,), parts.limits, parts.info, request_id=0, arrival=arrival, deadline=deadline)
+        parts.registry.require_time(shortest)
 
 
 async def _echo(parts: GenerationParts, checked: Checked, request: GenerationRequest) -> str:

@@ -53,8 +53,7 @@ class Forecast:
     def first_token(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
         """Predicted seconds from now to its first token, of which ``uncached`` prompt tokens are to compute; remembered, to learn from."""
         raw = self._raw(request, uncached, outlook)
-        crowded = any(outlook.waiting_requests) or outlook.free_seats <= 0
-        kind = 2 * int(uncached > self._config.long_prompt_tokens) + int(crowded)
+        kind = 2 * int(uncached > self._config.long_prompt_tokens) + _is_crowded(outlook)
         if len(self._pending) < _MAX_PENDING:
             self._pending[request.id] = (raw, kind)
         return raw * exp(self._factor[kind])
@@ -63,6 +62,15 @@ class Forecast:
         """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
         nothing to wait for, and everybody is admitted."""
         predicted = self.first_token(request, uncached, outlook)
+        self._require(request, predicted, outlook, now)
+
+    def check_shortest(self, shortest: GenerationRequest, outlook: Outlook, now: float) -> None:
+        """As check(), of a request with a prompt of a single token, which stands for one of any length; nothing is remembered of it."""
+        crowded = _is_crowded(outlook)
+        factor = min(self._factor[crowded], self._factor[2 + crowded])
+        self._require(shortest, self._raw(shortest, 1, outlook) * exp(factor), outlook, now)
+
+    def _require(self, request: GenerationRequest, predicted: float, outlook: Outlook, now: float) -> None:
         if not any(outlook.waiting_requests) and not outlook.prefilling_tokens and outlook.free_seats > 0:
             return
         if request.ttft_deadline is not None and now + predicted > request.ttft_deadline:
@@ -134,3 +142,7 @@ class Forecast:
         self._seen[kind] += 1
         rate = max(_LEARN, _LEARN_FIRST / self._seen[kind])
         self._factor[kind] += rate * min(_GREATEST_STEP, max(-_GREATEST_STEP, miss))
+
+
+def _is_crowded(outlook: Outlook) -> bool:
+    return any(outlook.waiting_requests) or outlook.free_seats <= 0

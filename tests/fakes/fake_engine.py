@@ -47,6 +47,8 @@ class FakeEngine:
     silent_steps: int = 0
     """Steps before the first token: a long prefill."""
     max_waiting: int = 1000
+    least_wait: float | None = None
+    """Seconds until the shortest prompt's first token, as forecast; None = no forecast."""
     seats: int = 64
     max_context: int = 512
     live: dict[int, _Job] = field(default_factory=dict)
@@ -103,6 +105,12 @@ class FakeEngine:
     def _require_room(self) -> None:
         if len(self.live) >= self.max_waiting:
             raise OverloadedError("max_waiting_requests: full", reason="waiting_requests", retry_after=2.5)
+
+    def require_time(self, shortest: GenerationRequest) -> None:
+        if self.least_wait is not None and shortest.ttft_deadline is not None:
+            late = shortest.arrival + self.least_wait - shortest.ttft_deadline
+            if late > 0:
+                raise OverloadedError("too late", reason="predicted_ttft_deadline", retry_after=late)
 
     def submit(self, request: GenerationRequest) -> None:
         with self._lock:

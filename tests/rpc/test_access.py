@@ -18,6 +18,7 @@ from protos.firsttoken.v1 import operations_pb2
 from protos.inference import grpc_service_pb2 as wire
 from protos.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from server.access.directory import hash_token
+from server.text.tokenizer_pool import TokenizerPool
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, request, running, until
 
@@ -140,6 +141,18 @@ async def test_classes_ceiling_and_salt_reach_the_engine(tmp_path: Path) -> None
         assert (mine.tenant, mine.priority.name, others.tenant) == ("acme", "STANDARD", "other")
         assert mine.prompt == others.prompt
         assert mine.cache_salt != others.cache_salt
+
+
+async def test_a_used_up_limit_refuses_before_anybody_tokenizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(
+        FakeEngine(max_context=2048), access__file=access_file(tmp_path, "tokens_per_minute = 1000")
+    ) as server:
+        await generate(server, ACME, text="x", max_tokens=600)
+        monkeypatch.delattr(TokenizerPool, "encode")  # whoever asks for it fails
+        over = await refusal(server.generation.Generate(request("x", max_tokens=900), metadata=as_(ACME)))
+        assert details_of(over[2])[0] == {"limit": "tenant_tokens"}
 
 
 async def test_limits_hold_at_the_edge_and_one_beyond(tmp_path: Path) -> None:

@@ -100,20 +100,38 @@ async def test_overload_tells_when_to_come_back_case_E8() -> None:
         await collect(server.generation.Generate(request(max_tokens=1)))
 
 
-async def test_a_full_room_refuses_before_anybody_tokenizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode, texts = TokenizerPool.encode, []
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was tokenized."""
+    encode, texts = TokenizerPool.encode, list[str]()
 
     async def encode_seen(pool: TokenizerPool, text: str) -> list[int]:
         texts.append(text)
         return await encode(pool, text)
 
     monkeypatch.setattr(TokenizerPool, "encode", encode_seen)
+    return texts
+
+
+async def test_a_full_room_refuses_before_anybody_tokenizes(texts: list[str]) -> None:
     async with running(FakeEngine(max_waiting=0), lifecycle__warm_up=False) as server:
         error = await failure(server.generation.Generate(request()))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert not texts
         server.engine.max_waiting = 10
         await collect(server.generation.Generate(request(max_tokens=1)))
+        assert len(texts) == 1
+
+
+async def test_who_would_be_late_whatever_the_prompt_is_refused_before_anybody_tokenizes(texts: list[str]) -> None:
+    async with running(FakeEngine(least_wait=5.0), lifecycle__warm_up=False) as server:
+        late = request(max_tokens=1, ttft_deadline=Duration(seconds=4))
+        # What depends on the prompt's length, which is not known yet, does not matter.
+        late.truncate_prompt = 1
+        error = await failure(server.generation.Generate(late))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not texts
+        await collect(server.generation.Generate(request(max_tokens=1, ttft_deadline=Duration(seconds=6))))
         assert len(texts) == 1
 
 

@@ -83,6 +83,26 @@ def test_prompts_in_progress_that_it_passes_are_not_ahead() -> None:
     assert predict(busy(standard, 1e9)) == predict(busy(standard + 1, -1.0)) == predict(EMPTY)
 
 
+def test_of_a_prompt_not_read_yet_only_what_is_ahead_counts() -> None:
+    judge = forecast(waiting=(3, 9000))
+    busy = EMPTY._replace(waiting_requests=(0, 3, 0))
+    late, in_time = (make_request(1, [3], ttft_deadline=seconds) for seconds in (8.9, 9.2))
+    with pytest.raises(OverloadedError, match="ttft_deadline"):
+        judge.check_shortest(late, busy, 0.0)
+    judge.check_shortest(in_time, busy, 0.0)
+    judge.check_shortest(late, EMPTY, 0.0)  # where nobody is ahead everybody is admitted
+
+
+def test_of_a_prompt_not_read_yet_the_kinder_of_what_was_learned_of_short_and_long_ones_counts() -> None:
+    judge = forecast(waiting=(3, 9000))
+    busy = EMPTY._replace(waiting_requests=(0, 3, 0))
+    request = make_request(1, [3], ttft_deadline=8.0)
+    for number in range(40):  # long ones in a crowd take half of what the model says
+        judge.first_token(make_request(number, [3] * 9000), 9000, busy)
+        judge.learn([ended(number, 9.0)])
+    judge.check_shortest(request, busy, 0.0)
+
+
 def test_without_a_seat_it_waits_for_one() -> None:
     full = EMPTY._replace(free_seats=0, seats_per_second=2.0, waiting_requests=(0, 3, 0))
     assert predict(full, waiting=(3, 30)) == pytest.approx(4 / 2.0 + 0.1 + 0.01)
