@@ -27,6 +27,7 @@ MODULES = (
     "cache_off",
     "planning",
     "scheduling",
+    "rejections",
     "load_client",
     "api",
     "operating",
