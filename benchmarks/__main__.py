@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from build_scripts.source import DEFAULT_MODEL, default_cache, resolve
+from build_scripts.source import DEFAULT_MODEL, default_cache
 from tests.engines_built import default_engine
 
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
@@ -18,14 +18,9 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "sampling": lambda: ["benchmarks.bench_runner", "--sampling"],
     "runner": lambda: ["benchmarks.bench_runner", str(default_engine())],
     "numerics": lambda: ["benchmarks.bench_numerics"],
-    "forms": lambda: ["benchmarks.weight_forms", _source()],
+    "forms": lambda: ["benchmarks.weight_forms", DEFAULT_MODEL, str(default_cache() / "weight-forms")],
 }
 """Name to the module and its arguments. Each runs in a process of its own, so that none warms another's caches."""
-
-
-def _source() -> str:
-    """The default model's own file."""
-    return str(resolve(DEFAULT_MODEL, cache=default_cache(), progress=lambda note: print(note, file=sys.stderr)).path)
 
 
 def main() -> int:

@@ -29,7 +29,9 @@ class Dense:
 
     def to_float32(self) -> Floats:
         if self.values.dtype == np.uint16:
-            widened: Floats = (self.values.astype(np.uint32) << 16).view(np.float32)
+            bits = self.values.astype(np.uint32)
+            bits <<= np.uint32(16)  # in place: a second float32 copy of the largest tensor would be the peak of a build
+            widened: Floats = bits.view(np.float32)
             return widened
         return self.values.astype(np.float32, copy=False)
 

@@ -20,22 +20,24 @@ _LENGTHS = (512, 2048, 8192, 32768, 131072)
 class CheckpointOutput:
     """Results on stdout."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, device: TargetDevice | None, *, as_json: bool) -> None:
+        """``device``: the GPU that the bill is for; None = no room is reckoned."""
+        self._device = device
         self._as_json = as_json
         self._console = Console(highlight=False, soft_wrap=True)
 
-    def planned(self, plan: CheckpointPlan, device: TargetDevice | None) -> None:
+    def planned(self, plan: CheckpointPlan) -> None:
         if self._as_json:
             self._json(
                 {
                     "status": "planned",
                     "output": str(plan.output),
                     "up_to_date": plan.up_to_date(),
-                    "bill": bill_json(plan, device),
+                    "bill": bill_json(plan, self._device),
                 }
             )
         else:
-            self.bill(plan, device)
+            self.bill(plan)
 
     def up_to_date(self, plan: CheckpointPlan) -> None:
         if self._as_json:
@@ -43,9 +45,9 @@ class CheckpointOutput:
         else:
             self._console.print(f"{plan.output} is up to date: nothing to build")
 
-    def built(self, plan: CheckpointPlan, record: CheckpointRecord, device: TargetDevice | None) -> None:
+    def built(self, plan: CheckpointPlan, record: CheckpointRecord) -> None:
         if self._as_json:
-            document = {"status": "built", "output": str(plan.output), "bill": bill_json(plan, device)}
+            document = {"status": "built", "output": str(plan.output), "bill": bill_json(plan, self._device)}
             self._json(document | {"record": msgspec.to_builtins(record), "next": next_command(plan)})
             return
         self._console.print(f"built {plan.output}: {plan.layout.world_size} rank files")
@@ -55,7 +57,7 @@ class CheckpointOutput:
             windows = ",".join(map(str, record.max_attention_window))
             self._console.print(f"  tell the executor:     max_attention_window = {windows}")
 
-    def bill(self, plan: CheckpointPlan, device: TargetDevice | None) -> None:
+    def bill(self, plan: CheckpointPlan) -> None:
         if self._as_json:
             return
         decoder, layout = plan.conversion.decoder, plan.layout
@@ -72,9 +74,9 @@ class CheckpointOutput:
         self._console.print(
             f"on disk {megabytes(plan.bill.disk)}; memory while converting, at most {megabytes(plan.bill.build_memory)}"
         )
-        if device is not None:
-            self._console.print(_room_table(plan, device))
-            if not plan.bill.fits(device):
+        if self._device is not None:
+            self._console.print(_room_table(plan, self._device))
+            if not plan.bill.fits(self._device):
                 self._console.print(
                     f"[bold]no room for one sequence of {plan.bill.max_context:,} tokens[/bold]: more GPUs (--tp), a larger one, "
                     "or a shorter context"

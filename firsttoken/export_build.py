@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from build_scripts.errors import UnsupportedError
-from build_scripts.export.build import ExportRequest, build, make_plan
+from build_scripts.export.build import ExportPlan, ExportRequest, build, make_plan
 from build_scripts.numerics import NumericsWish
+from build_scripts.progress import Reporter
 from build_scripts.source import default_cache
-from firsttoken.build_output import ConsoleReporter
+from firsttoken.build_course import follow
 from firsttoken.export_output import ExportOutput
 from firsttoken.servable import require_servable
 
@@ -19,7 +20,6 @@ def build_exported(args: argparse.Namespace) -> int:
     """0 = the engine is there. Raises BuildError."""
     if args.engine == "trtllm":
         raise UnsupportedError("--export makes engines for openvino; --engine trtllm builds from its own description")
-    output = ExportOutput(as_json=args.json)
     weights: Any = args.weights  # make_plan refuses what an export does not have
     request = ExportRequest(
         model=args.model,
@@ -27,17 +27,10 @@ def build_exported(args: argparse.Namespace) -> int:
         wish=NumericsWish(weights, args.kv_cache, args.activations),
         cache=default_cache(),
     )
-    with ConsoleReporter() as reporter:
+
+    def servable_plan(reporter: Reporter) -> ExportPlan:
         plan = make_plan(request, reporter)
-    require_servable(plan.words.tokenizer, plan.words.info)
-    if args.plan:
-        output.planned(plan)
-        return 0
-    if not args.force and plan.up_to_date():
-        output.up_to_date(plan)
-        return 0
-    output.bill(plan)
-    with ConsoleReporter() as reporter:
-        manifest = build(plan, reporter, force=args.force)
-    output.built(plan, manifest)
-    return 0
+        require_servable(plan.words.tokenizer, plan.words.info)
+        return plan
+
+    return follow(args, servable_plan, build, ExportOutput(as_json=args.json))

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from build_scripts.build import Plan
+    from build_scripts.progress import Reporter
+    from build_scripts.trtllm.build import CheckpointPlan
 
 HELP = "compile a model into an engine: bill the memory, convert, verify, publish"
 
@@ -138,10 +144,10 @@ def _run(args: argparse.Namespace) -> int:
     from build_scripts.errors import UnsupportedError
     from build_scripts.numerics import FORMS, NumericsWish
     from build_scripts.source import default_cache
-    from firsttoken.build_output import ConsoleReporter, Output
+    from firsttoken.build_course import follow
+    from firsttoken.build_output import Output
     from firsttoken.servable import require_servable
 
-    output = Output(as_json=args.json)
     if args.weights is not None and args.weights not in FORMS:
         raise UnsupportedError(
             f"--weights {args.weights} is TensorRT-LLM's; the embedded engine has {', '.join(FORMS)}"
@@ -152,20 +158,13 @@ def _run(args: argparse.Namespace) -> int:
         choice=NumericsWish(args.weights, args.kv_cache, args.activations, args.wide_weights),
         cache=default_cache(),
     )
-    with ConsoleReporter() as reporter:
+
+    def servable_plan(reporter: Reporter) -> Plan:
         plan = make_plan(request, reporter)
-    require_servable(plan.checkpoint.tokenizer, plan.checkpoint.tokenizer_info)
-    if args.plan:
-        output.planned(plan)
-        return 0
-    if not args.force and plan.up_to_date():
-        output.up_to_date(plan)
-        return 0
-    output.bill(plan)
-    with ConsoleReporter() as reporter:
-        manifest = build(plan, reporter, force=args.force)
-    output.built(plan, manifest)
-    return 0
+        require_servable(plan.checkpoint.tokenizer, plan.checkpoint.tokenizer_info)
+        return plan
+
+    return follow(args, servable_plan, build, Output(as_json=args.json))
 
 
 def _run_checkpoint(args: argparse.Namespace) -> int:
@@ -175,10 +174,9 @@ def _run_checkpoint(args: argparse.Namespace) -> int:
     from build_scripts.target_device import check_capability, detect_devices, target_device
     from build_scripts.trtllm.build import CheckpointRequest, build, make_plan
     from build_scripts.trtllm.layout import Layout
-    from firsttoken.build_output import ConsoleReporter
+    from firsttoken.build_course import follow
     from firsttoken.checkpoint_output import CheckpointOutput
 
-    output = CheckpointOutput(as_json=args.json)
     device = target_device(args.device) if args.device else next(iter(detect_devices()), None)
     request = CheckpointRequest(
         model=args.model,
@@ -189,18 +187,11 @@ def _run_checkpoint(args: argparse.Namespace) -> int:
         share_embedding=args.share_embedding,
         cache=default_cache(),
     )
-    with ConsoleReporter() as reporter:
+
+    def fitting_plan(reporter: Reporter) -> CheckpointPlan:
         plan = make_plan(request, reporter)
-    if device is not None:
-        check_capability(device, plan.conversion.quantisation.quant_algo)
-    if args.plan:
-        output.planned(plan, device)
-        return 0
-    if not args.force and plan.up_to_date():
-        output.up_to_date(plan)
-        return 0
-    output.bill(plan, device)
-    with ConsoleReporter() as reporter:
-        record = build(plan, reporter, force=args.force)
-    output.built(plan, record, device)
-    return 0
+        if device is not None:
+            check_capability(device, plan.conversion.quantisation.quant_algo)
+        return plan
+
+    return follow(args, fitting_plan, build, CheckpointOutput(device, as_json=args.json))

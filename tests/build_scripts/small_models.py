@@ -34,8 +34,12 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def write_small_model(directory: Path, *, shards: int = 1, seed: int = 0, **changes: Any) -> Path:
-    """bfloat16 weights; ``changes`` replace keys of the config. Tensors are made and written one by one."""
+def write_small_model(directory: Path, *, shards: int = 1, seed: int = 0, damping: float = 1.0, **changes: Any) -> Path:
+    """bfloat16 weights; ``changes`` replace keys of the config. Tensors are made and written one by one.
+
+    ``damping`` below 1 shrinks what a layer adds to the residual stream: undamped, sixteen random layers blow the error of
+    four-bit weights up until no choice of the reference is left.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = CONFIG | changes
     (directory / "config.json").write_text(json.dumps(config))
@@ -48,19 +52,22 @@ def write_small_model(directory: Path, *, shards: int = 1, seed: int = 0, **chan
         weight_map |= dict.fromkeys(names, file)
         with SafetensorsWriter(directory / file, {name: ("BF16", stored[name]) for name in names}) as writer:
             for name in names:
-                writer.write(name, _random(name, stored[name], seed))
+                writer.write(name, _random(name, stored[name], seed, damping))
     if shards > 1:
         (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     write_byte_tokenizer(directory)
     return directory
 
 
-def _random(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.uint16]]:
+def _random(name: str, shape: tuple[int, ...], seed: int, damping: float) -> np.ndarray[Any, np.dtype[np.uint16]]:
     generator = np.random.default_rng([seed, *name.encode()])
     values = generator.standard_normal(shape, dtype=np.float32)
     if len(shape) == 1:
         return to_bfloat16(1 + np.float32(0.1) * values)
-    return to_bfloat16(values if "embed" in name else values * np.float32(1.5 / shape[1] ** 0.5))
+    if "embed" in name:
+        return to_bfloat16(values)
+    factor = damping if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+    return to_bfloat16(values * np.float32(1.5 * factor / shape[1] ** 0.5))
 
 
 def write_byte_tokenizer(directory: Path) -> None:
