@@ -34,6 +34,10 @@ class TextTokenizer:
 
     The `tokenizers` library holds the interpreter's lock in encode() and decode() and gives it up in their batch forms, which
     give the same ids and text: only those are used here, so that a long prompt never stops the other threads.
+
+    Its cache of words is off. It keeps up to 10,000 words of what anybody sent, each with up to 6.6 kB, for each thread that tokenizes, and
+    keeps them until that thread ends, the tokenizer's own end notwithstanding: 64 MiB a thread, and again that on the event loop's with each
+    engine that is swapped in. Without it a text takes a third more time: 0.1 ms more for 1,000 characters.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos_id: int | None = None) -> None:
@@ -43,6 +47,7 @@ class TextTokenizer:
         """
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        _forget_words(tokenizer)
         self._tokenizer = tokenizer
         self._rules = decoder_rules(tokenizer.decoder and json.loads(tokenizer.decoder.__getstate__()))
         added = tokenizer.get_added_tokens_decoder()
@@ -168,3 +173,10 @@ class TextTokenizer:
     def _text_piece(self, show_special_tokens: bool, token: int) -> Piece:
         name = self._shown_name(show_special_tokens, token)
         return None if name is None else sentence_piece(name, self._rules)
+
+
+def _forget_words(tokenizer: Tokenizer) -> None:
+    """Models without merges, such as WordPiece, have no cache, and no such method."""
+    resize = getattr(tokenizer.model, "_resize_cache", None)
+    if resize is not None:
+        resize(0)
