@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import random
+import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, processors
@@ -138,3 +142,35 @@ def test_case_C6_long_work_lets_other_threads_run(work: str) -> None:
     while worker.is_alive():
         turns += 1
     assert turns > 10_000, "the lock was held: this thread had only the turns that the switch interval gave it"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks glibc for the memory in use")
+def test_no_word_of_a_text_stays_in_memory() -> None:
+    """The library would keep 2,000 words of 200 letters for good: 13 MB, which outlive the tokenizer."""
+    tokenizer = TextTokenizer(byte_level())
+    dice = random.Random(0)  # noqa: S311 - dice
+    words = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=200)) for _ in range(2_000)]
+    tokenizer.encode(words[0])
+    before = memory_in_use()
+    for word in words:
+        tokenizer.encode(word)
+    assert memory_in_use() - before < 1_000_000
+
+
+_COUNTS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
+def memory_in_use() -> int:
+    """Bytes that malloc has handed out, mapped ones included."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        pytest.skip("no mallinfo2 here")
+    libc.mallinfo2.restype = _MallInfo
+    info = libc.mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+class _MallInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _COUNTS]
