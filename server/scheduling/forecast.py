@@ -5,7 +5,9 @@
     TTFT  = wait + its own prompt + what its steps cost anyway
 
 What this leaves out (who will come and pass, how many more will stream by then, work outside the engine) shows as a factor between
-prediction and truth, learned apart for an empty room and a waiting one, and for short prompts and long ones.
+prediction and truth, learned apart for an empty room and a waiting one, and for short prompts and long ones. Who is refused teaches nothing: a
+factor that was learned while the machine stood still would refuse whoever could show that it stands no more, and so fades with each run of
+refusals that only it caused.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _LEARN_FIRST = 0.15
 """The first outcomes teach more: this over their number."""
 _GREATEST_STEP = 0.7
 """Of what one outcome may teach, as a logarithm: a factor of two."""
+_DOUBT_AFTER = 32
+"""Refusals, without one outcome between them, after which the factor that caused them counts half, as a logarithm."""
 _MAX_PENDING = 65_536
 
 
@@ -46,48 +50,58 @@ class Forecast:
         """Logarithm of truth over prediction, by kind: where nobody waited and where somebody did, of short prompts and of long ones,
         which whoever comes later passes."""
         self._seen = [0] * 4
+        self._refused = [0] * 4
+        """Since the last outcome of its kind: who would have been admitted but for the factor. Any thread counts; the worst of a race is one too few."""
         self._pending: dict[int, tuple[float, int]] = {}
 
     # ------------------------------------------------------------------ any thread
 
     def first_token(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
         """Predicted seconds from now to its first token, of which ``uncached`` prompt tokens are to compute; remembered, to learn from."""
-        raw = self._raw(request, uncached, outlook)
-        kind = 2 * int(uncached > self._config.long_prompt_tokens) + _is_crowded(outlook)
-        if len(self._pending) < _MAX_PENDING:
-            self._pending[request.id] = (raw, kind)
-        return raw * exp(self._factor[kind])
+        raw, kind = self._predict(request, uncached, outlook)
+        return raw * exp(self._trusted(kind))
 
     def check(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> None:
         """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
         nothing to wait for, and everybody is admitted."""
-        predicted = self.first_token(request, uncached, outlook)
-        self._require(request, predicted, outlook, now)
+        self._require(request, *self._predict(request, uncached, outlook), outlook, now)
 
     def check_shortest(self, shortest: GenerationRequest, outlook: Outlook, now: float) -> None:
         """As check(), of a request with a prompt of a single token, which stands for one of any length; nothing is remembered of it."""
-        crowded = _is_crowded(outlook)
-        factor = min(self._factor[crowded], self._factor[2 + crowded])
-        self._require(shortest, self._raw(shortest, 1, outlook) * exp(factor), outlook, now)
+        crowded = int(_is_crowded(outlook))
+        kind = min(crowded, 2 + crowded, key=self._trusted)
+        self._require(shortest, self._raw(shortest, 1, outlook), kind, outlook, now)
 
-    def _require(self, request: GenerationRequest, predicted: float, outlook: Outlook, now: float) -> None:
+    def _predict(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> tuple[float, int]:
+        """Seconds by the model alone, and the kind whose factor they want; remembered, to learn from."""
+        raw = self._raw(request, uncached, outlook)
+        kind = 2 * int(uncached > self._config.long_prompt_tokens) + _is_crowded(outlook)
+        if len(self._pending) < _MAX_PENDING:
+            self._pending[request.id] = (raw, kind)
+        return raw, kind
+
+    def _require(self, request: GenerationRequest, raw: float, kind: int, outlook: Outlook, now: float) -> None:
         if not any(outlook.waiting_requests) and not outlook.prefilling_tokens and outlook.free_seats > 0:
             return
+        predicted = raw * exp(self._trusted(kind))
         if request.ttft_deadline is not None and now + predicted > request.ttft_deadline:
-            self._refuse(request, "ttft_deadline", "its first token", predicted, request.ttft_deadline - now)
+            left = request.ttft_deadline - now
+            self._refused_one(request, kind, by_factor=raw <= left)
+            raise _refusal("ttft_deadline", "its first token", predicted, left)
         if request.deadline is not None:
-            completion = predicted + self._streaming(request, outlook)
-            if now + completion > request.deadline:
-                self._refuse(request, "deadline", "its end", completion, request.deadline - now)
+            streaming, left = self._streaming(request, outlook), request.deadline - now
+            if predicted + streaming > left:
+                self._refused_one(request, kind, by_factor=raw + streaming <= left)
+                raise _refusal("deadline", "its end", predicted + streaming, left)
 
-    def _refuse(self, request: GenerationRequest, reason: str, what: str, predicted: float, left: float) -> None:
+    def _refused_one(self, request: GenerationRequest, kind: int, *, by_factor: bool) -> None:
+        """``by_factor``: the model alone would have admitted it."""
         self._pending.pop(request.id, None)
-        late = predicted - left
-        raise OverloadedError(
-            f"{what} is expected in {predicted:.3g} s, the {reason} leaves {max(0.0, left):.3g} s",
-            reason=f"predicted_{reason}",
-            retry_after=min(LONGEST_RETRY, max(SHORTEST_RETRY, late)),
-        )
+        if by_factor:
+            self._refused[kind] += 1
+
+    def _trusted(self, kind: int) -> float:
+        return self._factor[kind] * 0.5 ** (self._refused[kind] // _DOUBT_AFTER)
 
     def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
         cost, place = self._cost, (int(request.priority), self._reception.expect(request, uncached).rank)
@@ -138,6 +152,7 @@ class Forecast:
         if pending is None or truth is None or truth <= 0.0 or pending[0] <= 0.0:
             return
         raw, kind = pending
+        self._factor[kind], self._refused[kind] = self._trusted(kind), 0
         miss = log(truth / raw) - self._factor[kind]
         self._seen[kind] += 1
         rate = max(_LEARN, _LEARN_FIRST / self._seen[kind])
@@ -146,3 +161,11 @@ class Forecast:
 
 def _is_crowded(outlook: Outlook) -> bool:
     return any(outlook.waiting_requests) or outlook.free_seats <= 0
+
+
+def _refusal(reason: str, what: str, predicted: float, left: float) -> OverloadedError:
+    return OverloadedError(
+        f"{what} is expected in {predicted:.3g} s, the {reason} leaves {max(0.0, left):.3g} s",
+        reason=f"predicted_{reason}",
+        retry_after=min(LONGEST_RETRY, max(SHORTEST_RETRY, predicted - left)),
+    )

@@ -126,6 +126,46 @@ def test_one_wild_outcome_teaches_little() -> None:
     assert judge.first_token(make_request(2, [3] * 100), 100, EMPTY) < 1.2 * before
 
 
+def refusals(judge: Forecast, *, deadline: float, most: int) -> int:
+    """Of ``most`` requests one after the other, in a crowded room, before one is admitted."""
+    crowded = EMPTY._replace(waiting_requests=(0, 1, 0))
+    for number in range(most):
+        try:
+            judge.check(make_request(10_000 + number, [3] * 100, 1, ttft_deadline=deadline), 100, crowded, 0.0)
+        except OverloadedError:
+            continue
+        return number
+    return most
+
+
+def after_standing_still() -> Forecast:
+    """300 requests waited for their first token through a minute in which the machine stood still."""
+    judge, crowded = forecast(), EMPTY._replace(waiting_requests=(0, 1, 0))
+    for number in range(300):
+        judge.first_token(make_request(number, [3] * 100), 100, crowded)
+    for number in range(300):
+        judge.learn([ended(number, 60.0)])
+    return judge
+
+
+def test_a_time_of_standstill_does_not_refuse_everybody_for_ever() -> None:
+    assert 32 <= refusals(after_standing_still(), deadline=2.0, most=1_000) < 200
+
+
+def test_one_admitted_again_shows_that_the_standstill_is_over() -> None:
+    judge = after_standing_still()
+    admitted = 10_000 + refusals(judge, deadline=2.0, most=1_000)
+    judge.learn([ended(admitted, 0.11)])
+    assert refusals(judge, deadline=2.0, most=1) == 0
+
+
+def test_refusals_that_the_model_itself_causes_fade_nothing() -> None:
+    judge, crowded = after_standing_still(), EMPTY._replace(waiting_requests=(0, 1, 0))
+    before = judge.first_token(make_request(1, [3] * 100), 100, crowded)
+    assert refusals(judge, deadline=0.05, most=500) == 500
+    assert judge.first_token(make_request(1, [3] * 100), 100, crowded) == before
+
+
 def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() -> None:
     busy, ahead = EMPTY._replace(waiting_requests=(0, 1, 0)), (1, 5000)
     late = {
