@@ -47,8 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> None:
-    for prefix in client.list_prefixes(arguments.most, timeout=arguments.timeout):
+    prefixes = client.list_prefixes(arguments.most, timeout=arguments.timeout)
+    for prefix in prefixes:
         _tell(prefix, arguments)
+    if not prefixes and not arguments.json:
+        sys.stdout.write("nothing is cached\n")
 
 
 def _pin(client: Client, arguments: argparse.Namespace) -> None:
