@@ -148,6 +148,8 @@ def test_the_command() -> None:
         again = firsttoken("unpin", pinned["name"])
         assert (again.returncode, "nothing is pinned under" in again.stderr) == (1, True)
         assert "0 in use or pinned" in firsttoken("clear", "--pinned").stdout
+        assert firsttoken("list").stdout == "nothing is cached\n"
+        assert firsttoken("list", "--json").stdout == ""
         wrong = firsttoken("pin", PROMPT, "--for", "soon")
         assert (wrong.returncode, "--for: must be as 90s" in wrong.stderr) == (1, True)
         with Client(server.target) as client:

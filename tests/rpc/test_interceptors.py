@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import grpc
@@ -98,6 +99,40 @@ async def test_a_cancelled_handler_never_hangs_its_client_case_D10_D14(method: s
     code, _, counted, _ = await ask(method)
     assert code is grpc.StatusCode.CANCELLED
     assert counted == [(f"/t.T/{method}", "CANCELLED")]
+
+
+class RecordingContext:
+    """Of a call; remembers with which statuses it was to end."""
+
+    def __init__(self) -> None:
+        self.statuses: list[grpc.StatusCode] = []
+
+    async def abort_with_status(self, status: grpc.Status) -> None:
+        self.statuses.append(status.code)
+
+
+async def wait(_: bytes, context: Any) -> None:
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(("handler", "statuses"), [(wait, []), (cancel_itself, [grpc.StatusCode.CANCELLED])])
+async def test_a_call_that_grpc_cancelled_gets_no_status(
+    handler: Callable[..., Any], statuses: list[grpc.StatusCode]
+) -> None:
+    """It could not be sent, and gRPC would keep it in memory."""
+
+    async def offered(_: object) -> Any:
+        return grpc.unary_stream_rpc_method_handler(handler)
+
+    guard = CallGuard(lambda _method, _code: None)
+    guarded = await guard.intercept_service(offered, SimpleNamespace(method="/t.T/any"))
+    context = RecordingContext()
+    call = asyncio.ensure_future(guarded.unary_stream(b"", context))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert context.statuses == statuses
 
 
 async def test_known_errors_and_aborts_keep_their_words() -> None:
