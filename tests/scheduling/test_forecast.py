@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from engines.manifest import StepProfile
@@ -157,6 +159,21 @@ def test_one_admitted_again_shows_that_the_standstill_is_over() -> None:
     admitted = 10_000 + refusals(judge, deadline=2.0, most=1_000)
     judge.learn([ended(admitted, 0.11)])
     assert refusals(judge, deadline=2.0, most=1) == 0
+
+
+def test_a_standstill_that_both_kinds_of_prompts_saw_fades_where_only_the_shortest_is_asked_about() -> None:
+    judge, crowded = after_standing_still(), EMPTY._replace(waiting_requests=(0, 1, 0))
+    long = CONFIG.long_prompt_tokens + 1
+    for number in range(300):
+        judge.first_token(make_request(number, [3] * long), long, crowded)
+        judge.learn([ended(number, 1e5)])
+    shortest = make_request(1, [3], 1, ttft_deadline=2.0)
+    with pytest.raises(OverloadedError):
+        judge.check_shortest(shortest, crowded, 0.0)
+    for _ in range(1_000):
+        with contextlib.suppress(OverloadedError):
+            judge.check_shortest(shortest, crowded, 0.0)
+    judge.check_shortest(shortest, crowded, 0.0)
 
 
 def test_refusals_that_the_model_itself_causes_fade_nothing() -> None:
