@@ -57,29 +57,38 @@ class FormBench:
     """Holds a loaded engine; close() gives it back."""
 
     def __init__(self, directory: Path, checkpoint: Checkpoint, choice: NumericsChoice, text: list[int]) -> None:
-        """``text``: at least PROMPT tokens. Takes seconds: loads the engine and runs MANY contexts of it."""
+        """``text``: at least PROMPT tokens. Takes seconds: loads the engine."""
         self.speed = Speed()
         self._text = text
         self._runner = engines.openvino.load(directory, kv_blocks=_BLOCKS, manifest=manifest_of(checkpoint, choice))
         self._driver = Driver(self._runner)
-        # Each stream has keys and values of its own, as streams have: shared ones would stay in the caches.
-        self._streams = [self._opened() for _ in range(MANY)]
+        self._streams: list[Lane] = []
 
     def close(self) -> None:
         self._runner.close()
 
     def fidelity(self, golden: Golden) -> Fidelity:
         """No floor: here every form is to be seen, however far off."""
-        agreeing, differences = 0, []
+        differences, overturned = self.against(golden)
+        perplexity = math.exp(-statistics.fmean(self._score(self._text[:PROMPT], top=0).logprobs))
+        return Fidelity(1 - len(overturned) / len(differences), statistics.fmean(differences), perplexity)
+
+    def against(self, golden: Golden) -> tuple[list[float], list[float]]:
+        """By position, the difference of the following token's log-probability; and the reference's lead, a difference of
+        log-probabilities too, at the positions whose likeliest token is another here."""
+        differences: list[float] = []
+        overturned: list[float] = []
         for sequence in golden.sequences:
             output = self._score(sequence.whole, top=1)
             differences += [abs(mine - theirs) for mine, theirs in zip(output.logprobs, sequence.logprobs, strict=True)]
-            agreeing += sum(top[0][0] == best for top, best in zip(output.top, sequence.argmax, strict=True))
-        perplexity = math.exp(-statistics.fmean(self._score(self._text[:PROMPT], top=0).logprobs))
-        return Fidelity(agreeing / len(differences), statistics.fmean(differences), perplexity)
+            places = zip(output.top, sequence.argmax, sequence.lead, strict=True)
+            overturned += [lead for top, best, lead in places if top[0][0] != best]
+        return differences, overturned
 
     def warm_up(self) -> None:
-        """Each shape's first step pays for its kernels."""
+        """Before the first round: runs the streams' contexts, and each shape once, whose first step pays for its kernels."""
+        # Each stream has keys and values of its own, as streams have: shared ones would stay in the caches.
+        self._streams = [self._opened() for _ in range(MANY)]
         self.run_round()
         self.speed = Speed()
 
@@ -128,6 +137,7 @@ def manifest_of(checkpoint: Checkpoint, choice: NumericsChoice) -> EngineManifes
         activations=choice.activations,
         dynamic_quantisation=False,
         batch_invariant=choice.batch_invariant,
+        wide_weights=choice.wide_weights or "",
         golden_positions=0,
         golden_argmax_agreement=0.0,
         golden_max_difference=0.0,

@@ -30,24 +30,30 @@ from build_scripts.graph import build_graph
 from build_scripts.numerics import NumericsChoice, WeightForm
 from build_scripts.source import default_cache, resolve
 from build_scripts.weight_forms import FormedSource
+from build_scripts.weights import TensorSource
+from build_scripts.wide_form import WideSource
 
 TEXT = Path(__file__).parents[1] / "LICENSE"
 SECONDS = 165.0
 """No round begins after these, loading and fidelity included."""
 
 CHOICES = (
+    NumericsChoice("gguf", "bf16", "bf16", "bf16"),
     NumericsChoice("gguf", "bf16", "bf16"),
     NumericsChoice("gguf", "f16", "f32"),
     NumericsChoice("bf16", "bf16", "bf16"),
     NumericsChoice("bf16", "f16", "f32"),
-    NumericsChoice("f16", "f16", "f32"),
+    NumericsChoice("int8", "bf16", "bf16", "bf16"),
     NumericsChoice("int8", "bf16", "bf16"),
     NumericsChoice("int8", "f16", "f32"),
+    NumericsChoice("int4", "bf16", "bf16", "bf16"),
     NumericsChoice("int4", "bf16", "bf16"),
     NumericsChoice("int4", "f16", "f32"),
     NumericsChoice("f32", "f32", "f32"),
 )
+"""The fourth word is a second form of the weights, for wide steps."""
 FURTHER = (
+    NumericsChoice("f16", "f16", "f32"),
     NumericsChoice("gguf", "f32", "f32"),
     NumericsChoice("gguf", "u8", "f32"),
     NumericsChoice("int8", "u8", "f32"),
@@ -55,7 +61,7 @@ FURTHER = (
     NumericsChoice("f32", "u8", "f32"),
     NumericsChoice("f32", "bf16", "bf16"),
 )
-"""Other precisions of keys and values; ``--further`` measures these instead."""
+"""Other precisions; ``--further`` measures these instead."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,8 @@ def main() -> None:
     choices = [choice for choice in (FURTHER if arguments.further else CHOICES) if subject.takes(choice)]
     if arguments.only:
         choices = [choice for choice in choices if choice.weights in arguments.only]
-    for weights in dict.fromkeys(choice.weights for choice in choices):
-        prepare(subject, weights)
+    for choice in choices:
+        prepare(subject, choice)
     if not arguments.prepare:
         measure(subject, choices, arguments.seconds)
 
@@ -93,7 +99,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("directory", type=Path, help="where engines are written, and found again")
     parser.add_argument("--prepare", action="store_true", help="write the engines that are not there, and stop")
     parser.add_argument("--only", metavar="WEIGHTS", action="append", help="this form of weights (all)")
-    parser.add_argument("--further", action="store_true", help="other precisions of keys and values")
+    parser.add_argument("--further", action="store_true", help="other precisions")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"begin no round after these ({SECONDS:g})")
     return parser.parse_args()
 
@@ -117,17 +123,25 @@ def golden_of(sha256: str, checkpoint: Checkpoint, text: list[int], directory: P
     return golden
 
 
-def prepare(subject: Subject, weights: WeightForm) -> None:
-    directory = subject.engine(weights)
-    if directory.is_dir():
-        return
-    print(f"writing {directory.name}", file=sys.stderr)
-    draft = directory.with_name(f".{directory.name}")
-    draft.mkdir(exist_ok=True)
-    source = FormedSource(subject.checkpoint.tensors, weights)
-    graph = build_graph(subject.checkpoint.decoder, source, dequantise=False, progress=lambda _: None)
-    ov.save_model(graph, str(draft / "model.xml"), compress_to_fp16=False)
-    draft.rename(directory)
+def prepare(subject: Subject, choice: NumericsChoice) -> None:
+    """Writes what is not there yet of the engine."""
+    directory, narrow = subject.engine(choice.weights), FormedSource(subject.checkpoint.tensors, choice.weights)
+    if not directory.is_dir():
+        draft = directory.with_name(f".{directory.name}")
+        draft.mkdir(exist_ok=True)
+        write(subject.checkpoint, narrow, draft / "model.xml")
+        draft.rename(directory)
+    if choice.wide_weights is not None and not (directory / "wide.xml").is_file():
+        draft = directory / "draft.xml"
+        write(subject.checkpoint, WideSource(narrow), draft)
+        draft.with_suffix(".bin").rename(directory / "wide.bin")
+        draft.rename(directory / "wide.xml")
+
+
+def write(checkpoint: Checkpoint, weights: TensorSource, path: Path) -> None:
+    print(f"writing {path}", file=sys.stderr)
+    graph = build_graph(checkpoint.decoder, weights, dequantise=False, progress=lambda _: None)
+    ov.save_model(graph, str(path), compress_to_fp16=False)
 
 
 def measure(subject: Subject, choices: Sequence[NumericsChoice], seconds: float) -> None:
@@ -160,9 +174,10 @@ def measure(subject: Subject, choices: Sequence[NumericsChoice], seconds: float)
 def row(subject: Subject, choice: NumericsChoice, truth: Fidelity, rates: tuple[float, float, float]) -> str:
     prompt, one, many = rates
     checkpoint = subject.checkpoint
-    megabytes = draw_up(checkpoint.decoder, checkpoint.tensors.formats(), choice).weights / 1e6
+    forms = f"{choice.weights} and {choice.wide_weights}" if choice.wide_weights else choice.weights
+    megabytes = draw_up(checkpoint.decoder, checkpoint.tensors.formats(), choice, checkpoint.kind).weights / 1e6
     return (
-        f"| {choice.weights} | {choice.kv_cache} | {choice.activations} | {megabytes:.0f} | {truth.agreement:.1%} "
+        f"| {forms} | {choice.kv_cache} | {choice.activations} | {megabytes:.0f} | {truth.agreement:.1%} "
         f"| {truth.mean_difference:.4f} | {truth.perplexity:.3f} | {one:.0f} | {many:.0f} | {prompt:.0f} |"
     )
 

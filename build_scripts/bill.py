@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from build_scripts import build_memory
 from build_scripts.decoder import Decoder, Shape
 from build_scripts.numerics import NumericsChoice, WeightForm
 from build_scripts.weight_forms import INT4_GROUP, WIDE
 from build_scripts.wide_form import wide_bytes
 from engines.openvino.memory_need import RUNTIME_BYTES
 
-BUILD_OVERHEAD_BYTES = 400_000_000
-"""Interpreter, metadata, graph, and what the checkpoint's mapped pages and the allocator keep."""
 GRAPH_BYTES = 12_000_000
 """model.xml and tokenizer.json, rounded up."""
 BLOCK_SIZE = 32
@@ -79,25 +78,28 @@ class Bill:
         return blocks // math.ceil(length / BLOCK_SIZE)
 
 
-def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice) -> Bill:
-    """``formats``: the storage format of each tensor in the checkpoint."""
-    sizes = {name: math.prod(shape) for name, shape in decoder.tensors().items()}
-    stored = [(shape, _format(name, shape, formats[name], choice.weights)) for name, shape in decoder.tensors().items()]
+def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice, kind: str) -> Bill:
+    """``formats``: the storage format of each tensor in the checkpoint; ``kind``: the checkpoint's."""
+    shapes = decoder.tensors()
+    stored = {name: _format(name, shape, formats[name], choice.weights) for name, shape in shapes.items()}
     wide = 0 if choice.wide_weights is None else wide_bytes(decoder)
-    weights = sum(stored_bytes(shape, kind) for shape, kind in stored) + wide
+    weights = sum(stored_bytes(shape, stored[name]) for name, shape in shapes.items()) + wide
+    packed = wide + sum(
+        held_bytes(shape, stored[name], choice.activations)
+        for name, shape in shapes.items()
+        if name not in build_memory.never_packed(decoder)
+    )
+    constants = sum(_constant_bytes(shape, stored[name]) for name, shape in shapes.items())
     per_token = {precision: kv_bytes_per_token(decoder, precision) for precision in KV_PRECISIONS}
-    workspace = _workspace(decoder)
-    held = sum(held_bytes(shape, kind, choice.activations) for shape, kind in stored) + wide
-    loaded = weights + held + RUNTIME_BYTES
-    reading = weights + 4 * max(sizes.values()) + BUILD_OVERHEAD_BYTES
     probed = verification_blocks(decoder.static_context) * BLOCK_SIZE * per_token[choice.kv_cache]
-    verifying = loaded + workspace + probed + BUILD_OVERHEAD_BYTES
+    proving = build_memory.proving(decoder, weights, packed, constants, choice.activations) + probed
+    peak = max(build_memory.writing(decoder, weights), proving)
     return Bill(
         weights=weights,
         disk=weights + GRAPH_BYTES,
-        build_memory=max(reading, verifying),
-        loaded=loaded,
-        workspace=workspace,
+        build_memory=peak + build_memory.checkpoint_bytes(decoder, formats, kind),
+        loaded=weights + packed + RUNTIME_BYTES,
+        workspace=_workspace(decoder),
         kv_per_token=per_token,
         kv_precision=choice.kv_cache,
         max_context=decoder.static_context,
@@ -126,6 +128,16 @@ def stored_bytes(shape: Shape, kind: str) -> int:
     return count * _DENSE_BITS.get(kind, 32) // 8
 
 
+def _constant_bytes(shape: Shape, kind: str) -> int:
+    """Scales and zeros of a tensor's groups."""
+    if kind == "U4":
+        return 8 * math.prod(shape) // INT4_GROUP
+    if kind not in _GROUPED_BITS:
+        return 0
+    _, constants, group = _GROUPED_BITS[kind]
+    return math.prod(shape) // group * constants // 8
+
+
 def held_bytes(shape: Shape, kind: str, activations: str) -> int:
     """Bytes that a loaded engine holds of a tensor, beside the mapped file: as stored, or narrower if the activations are."""
     return min(stored_bytes(shape, kind), math.prod(shape) * (2 if activations == "bf16" else 4))
@@ -147,6 +159,4 @@ def verification_blocks(max_context: int) -> int:
 
 
 def _workspace(decoder: Decoder) -> int:
-    heads = (decoder.heads + 2 * decoder.kv_heads) * decoder.head_dim
-    per_token = 4 * decoder.hidden + 2 * decoder.intermediate + heads
-    return 4 * (STEP_TOKENS * per_token + STEP_ROWS * decoder.vocab_size)
+    return 4 * (STEP_TOKENS * build_memory.floats_per_token(decoder) + STEP_ROWS * decoder.vocab_size)

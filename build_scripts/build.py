@@ -113,7 +113,7 @@ def make_plan(request: BuildRequest, reporter: Reporter) -> Plan:
         source=source,
         checkpoint=checkpoint,
         choice=choice,
-        bill=draw_up(checkpoint.decoder, checkpoint.tensors.formats(), choice),
+        bill=draw_up(checkpoint.decoder, checkpoint.tensors.formats(), choice, checkpoint.kind),
         output=request.output or Path("engine-cache") / f"{source.name}-{choice.weights}",
         fingerprint=fingerprint(source.sha256, choice, graph.RECIPE),
     )

@@ -121,6 +121,7 @@ class GgufCheckpoint:
                 f"tensor {name} is stored as {tensor.tensor_type.name}, which cannot be dequantised"
             ) from error
         whole = np.asarray(values, dtype=np.float32).reshape(self.shapes()[name])
+        refuse_not_finite(whole, name)
         order = self._half_split_rows(name)
         return whole if order is None else whole[order]
 

@@ -22,6 +22,7 @@ counts: whatever else the machine does only adds."""
 TIME_LIMIT = 20.0
 """Seconds after which no further round begins: on a busy machine or a large model one round must do."""
 _CHUNKS = ((16, 0), (64, 0), (128, 0), (256, 0), (512, 0), (64, 448), (256, 448), (128, 832))
+LONGEST_CHUNK = max(new for new, _ in _CHUNKS)
 _DECODES = ((1, 64), (1, 512), (1, 960), (4, 256), (8, 64), (8, 960), (16, 512), (32, 64), (32, 960))
 _MIXED = (((64, 0), (8, 256)), ((256, 256), (16, 512)))
 

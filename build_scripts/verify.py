@@ -29,6 +29,10 @@ MEAN_CEILING = {"f32": 0.05, "bf16": 0.1}
 SELF_SEQUENCES = 8
 """Sequences that are run in pieces and among each other; where there are fewer golden ones, random tokens fill up."""
 SELF_TOKENS = 96
+_PIECES = (1, 1, 1, 2, 7, 16, 40)
+"""Mostly single tokens, as in decoding; some chunks, as in prefill."""
+MOST_SCORED = SELF_SEQUENCES * max(_PIECES)
+"""Positions of one step whose logits are looked at; more only of a golden set of more sequences."""
 SINGLE_STEPS = 48
 """Positions of each golden sequence that the narrow one of two forms is compared at."""
 LOSSY_FLOOR = {"int8": (0.9, 0.15), "int4": (0.5, 1.0)}
@@ -218,8 +222,7 @@ def _against_itself(driver: Driver, sequences: list[list[int]]) -> float:
     pieces: dict[int, list[float]] = {lane.sequence: [] for lane in lanes}
     while ready := [lane for lane in lanes if _left(lane) > 0]:
         chosen = draw.sample(ready, k=draw.randint(1, len(ready)))
-        # Mostly single tokens, as in decoding; some chunks, as in prefill.
-        work = [driver.score(lane, min(_left(lane), draw.choice((1, 1, 1, 2, 7, 16, 40)))) for lane in chosen]
+        work = [driver.score(lane, min(_left(lane), draw.choice(_PIECES))) for lane in chosen]
         for output in driver.step(work):
             pieces[output.sequence].extend(output.logprobs)
     driver.release(lanes)

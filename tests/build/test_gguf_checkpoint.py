@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -137,3 +138,17 @@ def test_metadata_of_another_type_is_named(tmp_path: Path) -> None:
     assert checkpoint.get("test.absent", int) is None
     with pytest.raises(CheckpointError, match=r"lacks test\.absent"):
         checkpoint.require("test.absent", int)
+
+
+@pytest.mark.parametrize("read", [GgufCheckpoint.read, GgufCheckpoint.read_float32])
+def test_a_value_that_is_not_finite_is_placed_however_it_is_read(
+    read: Callable[[GgufCheckpoint, str], object], tmp_path: Path
+) -> None:
+    def spoil(writer: gguf.GGUFWriter) -> None:
+        writer.tensors[0]["blk.0.ffn_up.weight"].tensor[2, 5] = np.inf
+
+    checkpoint = GgufCheckpoint(write_tiny_gguf(tmp_path / "tiny.gguf", matrices=Kind.F32, edit=spoil))
+    with pytest.raises(
+        CheckpointError, match=r"blk.0.ffn_up.weight holds a value that is not finite, the first at \(2, 5\)"
+    ):
+        read(checkpoint, "blk.0.ffn_up.weight")

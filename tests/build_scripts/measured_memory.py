@@ -1,9 +1,9 @@
-"""A conversion, an embedded build, or only what writes its engine, in a process of its own, and its most anonymous memory.
+"""A conversion, an embedded build, or only what writes its engine, in a process of its own, and the most memory that it had.
 
-    python -m tests.build_scripts.measured_memory {convert,embed,bf16,int8,int4} MODEL OUTPUT
+    python -m tests.build_scripts.measured_memory {convert,build,write} FORM MODEL OUTPUT
 
-Prints the peak of RssAnon in bytes, sampled every few milliseconds: pages of mapped files are the kernel's to drop and not
-counted.
+FORM is that of the weights; a conversion has none and ignores it. Prints, in bytes, the peaks of RssAnon (pages of mapped files are the
+kernel's to drop and not counted) and of VmRSS (they are), sampled every few milliseconds, and what the plan billed.
 """
 
 from __future__ import annotations
@@ -12,71 +12,85 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from build_scripts.numerics import WeightForm
 from tests.engines_built import SilentReporter
+
+if TYPE_CHECKING:
+    from build_scripts.build import Plan
 
 
 class Peak(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.bytes = 0
+        self.anonymous = self.resident = 0
         self._ended = threading.Event()
 
     def run(self) -> None:
         while not self._ended.wait(0.003):
             status = Path("/proc/self/status").read_text()
-            found = re.search(r"RssAnon:\s+(\d+) kB", status)
-            self.bytes = max(self.bytes, int(found[1]) * 1024 if found else 0)
+            self.anonymous = max(self.anonymous, _kilobytes(status, "RssAnon"))
+            self.resident = max(self.resident, _kilobytes(status, "VmRSS"))
 
-    def finish(self) -> int:
+    def finish(self) -> None:
         self._ended.set()
         self.join()
-        return self.bytes
 
 
-def convert(model: str, output: Path) -> None:
+def _kilobytes(status: str, field: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    found = re.search(rf"{field}:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
+
+
+def convert(_: WeightForm, model: str, output: Path) -> int:
     from build_scripts.trtllm.build import build, make_plan
     from tests.build_scripts.trtllm.watched_conversion import request
 
-    build(make_plan(request(model, output, tp=2, pp=2), SilentReporter()), SilentReporter())
+    plan = make_plan(request(model, output, tp=2, pp=2), SilentReporter())
+    build(plan, SilentReporter())
+    return plan.bill.build_memory
 
 
-def embed(model: str, output: Path) -> None:
-    from build_scripts.build import BuildRequest, build, make_plan
-    from build_scripts.numerics import NumericsWish
+def build(weights: WeightForm, model: str, output: Path) -> int:
+    """All of it, its proof included."""
+    from build_scripts import build as embedded
 
-    request = BuildRequest(model, output, NumericsWish(weights="bf16"), output.parent)
-    build(make_plan(request, SilentReporter()), SilentReporter())
+    plan = _plan(weights, model, output)
+    embedded.build(plan, SilentReporter())
+    return plan.bill.build_memory
 
 
-def write(weights: WeightForm, model: str, output: Path) -> None:
-    """All of an embedded build up to the files of the engine, in this form of weights; what follows only loads them."""
-    from build_scripts.build import BuildRequest, make_plan, write_graph
-    from build_scripts.numerics import NumericsWish
+def write(weights: WeightForm, model: str, output: Path) -> int:
+    """All of an embedded build up to the files of the engine; what follows only loads them."""
+    from build_scripts.build import write_graph
 
     output.mkdir()
-    plan = make_plan(BuildRequest(model, output, NumericsWish(weights=weights), output.parent), SilentReporter())
+    plan = _plan(weights, model, output)
     write_graph(plan, output, SilentReporter())
+    return plan.bill.build_memory
 
 
-WORKS: dict[str, Callable[[str, Path], None]] = {
-    "convert": convert,
-    "embed": embed,
-    "bf16": partial(write, "bf16"),
-    "int8": partial(write, "int8"),
-    "int4": partial(write, "int4"),
-}
+def _plan(weights: WeightForm, model: str, output: Path) -> Plan:
+    from build_scripts.build import BuildRequest, make_plan
+    from build_scripts.numerics import NumericsWish
+
+    return make_plan(BuildRequest(model, output, NumericsWish(weights=weights), output.parent), SilentReporter())
+
+
+WORKS: dict[str, Callable[[WeightForm, str, Path], int]] = {"convert": convert, "build": build, "write": write}
 
 
 def main() -> None:
-    work, model, output = sys.argv[1:]
+    work, form, model, output = sys.argv[1:]
+    weights: Any = form
     peak = Peak()
     peak.start()
-    WORKS[work](model, Path(output))
-    print(peak.finish())  # noqa: T201 - it is a program
+    billed = WORKS[work](weights, model, Path(output))
+    peak.finish()
+    print(peak.anonymous, peak.resident, billed)  # noqa: T201 - it is a program
 
 
 if __name__ == "__main__":
