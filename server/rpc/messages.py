@@ -20,10 +20,15 @@ _REASONS = {
 
 def delta_message(delta: Delta) -> pb.GenerateResponse:
     """One message for all that waited."""
-    message = pb.Delta(index=delta.sequence, tokens=delta.tokens, text=delta.text)
+    response = pb.GenerateResponse()
+    # Filled in place, which takes half the time of making a Delta to be copied: this is done for every token.
+    message = response.delta
+    message.index = delta.sequence
+    message.tokens.extend(delta.tokens)
+    message.text = delta.text
     if delta.logprobs:
         message.logprobs.extend(_positions(delta.logprobs, delta.top))
-    return pb.GenerateResponse(delta=message)
+    return response
 
 
 def final_message(stream: Stream, end: RequestFinished) -> pb.GenerateResponse:
