@@ -1,7 +1,7 @@
 """A client that asks many prompts at once and says when each token came. Runs in a process of its own.
 
-It speaks through the load tool's transport, whose cost per message is a tenth of grpc.aio's: the client shares the cores with
-the server that is measured, and what it takes would be blamed on the server.
+It speaks through the load tool's transport, whose cost per message is a tenth of grpc.aio's, on the server's kind of event loop: the
+client shares the cores with the server that is measured, and what it takes would be blamed on the server.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from loadtest.record import Usage
 from loadtest.transports.base import Ask, Target
 from loadtest.transports.native import NativeTransport
+from server.event_loop import loop_factory
 
 
 class ServedRun(msgspec.Struct, frozen=True):
@@ -46,7 +47,8 @@ class Arrivals:
 
 def answer(address: str, pipe: Connection) -> None:
     """For each (prompts, max_tokens) that comes through the pipe, ask them all at once and send the ServedRun back; None ends it."""
-    asyncio.run(_answer(address, pipe))
+    with asyncio.Runner(loop_factory=loop_factory(uvloop=True)) as loop:
+        loop.run(_answer(address, pipe))
 
 
 async def _answer(address: str, pipe: Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from hpack import Decoder, Encoder, HPACKError
 
@@ -101,14 +102,13 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"not a stream transport: {transport!r}")
-        self._transport = transport
+        # Of a TCP connection it always is one; uvloop's has the methods and not the base class.
+        self._transport = stream = cast("asyncio.Transport", transport)
         settings = frames.pack_settings(
             {frames.SETTINGS_ENABLE_PUSH: 0, frames.SETTINGS_INITIAL_WINDOW_SIZE: self._window}
         )
         grant = frames.pack_window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
-        transport.write(frames.PREFACE + settings + grant)
+        stream.write(frames.PREFACE + settings + grant)
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
