@@ -4,7 +4,8 @@
 
 MODEL and DIRECTORY as benchmarks.weight_forms takes them (engines that are there are used). For each form: quantiles of the
 difference of log-probabilities from the reference over the golden positions, and of the leads at positions whose likeliest token is
-another; then the least lead from which no more than the share that build_scripts.verify calls a clear miss is overturned.
+another; the least lead from which no more than the share that build_scripts.verify calls a clear miss is overturned; and the
+share of the positions at which the reference leads by so much or more whose likeliest token is the reference's.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ CHOICES = (
     NumericsChoice("int4", "bf16", "bf16"),
 )
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
+_LEADS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 def main() -> None:
@@ -39,8 +41,10 @@ def main() -> None:
     arguments.directory.mkdir(parents=True, exist_ok=True)
     subject = opened(arguments.model, arguments.directory)
     print(f"reference: {subject.golden.reference}, {subject.golden.positions} positions; 50 / 90 / 99 / 100 %")
-    print("| weights | activations | difference | overturned | leads overturned | clear from |")
-    print("|---|---|---|---|---|---|")
+    print("| weights | activations | difference | overturned | leads overturned | clear from ", end="")
+    print(f"| as the reference where it leads by {' / '.join(map(str, _LEADS))} |")
+    print("|---|---|---|---|---|---|---|")
+    leads = [lead for sequence in subject.golden.sequences for lead in sequence.lead]
     for choice in CHOICES:
         prepare(subject, choice)
         bench = FormBench(subject.engine(choice.weights), subject.checkpoint, choice, subject.text)
@@ -50,7 +54,8 @@ def main() -> None:
             bench.close()
         print(
             f"| {choice.weights} | {choice.activations} | {quantiles(differences)} | {len(overturned)} | {quantiles(overturned)} "
-            f"| {clear_from(overturned, subject.golden.positions):.2f} |",
+            f"| {clear_from(overturned, subject.golden.positions):.2f} "
+            f"| {' / '.join(f'{kept(overturned, leads, least):.1%}' for least in _LEADS)} |",
             flush=True,
         )
 
@@ -64,6 +69,11 @@ def clear_from(overturned: Sequence[float], positions: int) -> float:
     allowed = int(CLEAR_MISSES * positions)
     falling = sorted(overturned, reverse=True)
     return falling[allowed] if len(falling) > allowed else 0.0
+
+
+def kept(overturned: Sequence[float], leads: Sequence[float], least: float) -> float:
+    """Of the positions whose lead is ``least`` or more, the share that is not overturned."""
+    return 1 - sum(lead >= least for lead in overturned) / sum(lead >= least for lead in leads)
 
 
 if __name__ == "__main__":

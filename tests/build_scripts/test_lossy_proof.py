@@ -13,7 +13,7 @@ from build_scripts.build import BuildRequest, build, make_plan
 from build_scripts.errors import VerificationError
 from build_scripts.golden.reference import Golden, own_golden
 from build_scripts.numerics import NumericsWish, WeightForm
-from build_scripts.verify import LOSSY_TIE
+from build_scripts.verify import LOSSY_TIE, near_tie
 from build_scripts.weight_forms import FormedSource
 from build_scripts.weights import Dense, Grouped, Weight
 from engines.manifest import EngineManifest
@@ -56,7 +56,8 @@ def test_near_ties_may_fall_the_other_way(
 def test_clear_choices_may_not(
     weights: WeightForm, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    golden = other_choices(model, tmp_path, 24, LOSSY_TIE[weights] + 0.01)
+    plan = make_plan(BuildRequest(str(model), tmp_path / "none", NumericsWish(weights), tmp_path), QUIET)
+    golden = other_choices(model, tmp_path, 24, near_tie(plan.choice) + 0.01)
     monkeypatch.setattr(build_module, "find_golden", lambda _: golden)
     with pytest.raises(VerificationError, match=r"at [0-3] of the (24|48) positions where the reference is clear"):
         built(model, tmp_path / "engine", weights)
