@@ -67,17 +67,8 @@ class SimulatedExecutor:
         journal: Journal | None = None,
     ) -> None:
         """``journal``: told of each block that becomes reusable or no longer is, on the thread that runs the iterations."""
-        if max_num_tokens < max_batch_size:
-            raise ValueError(
-                f"max_num_tokens: must be at least max_batch_size ({max_batch_size}), got {max_num_tokens}"
-            )
-        self._limits = ExecutorLimits(
-            vocab_size=language.vocab_size,
-            block_size=block_size,
-            block_count=blocks,
-            max_batch_size=max_batch_size,
-            max_num_tokens=max_num_tokens,
-            max_context=max_context,
+        self._limits = _checked(
+            ExecutorLimits(language.vocab_size, block_size, blocks, max_batch_size, max_num_tokens, max_context)
         )
         drawer = drawer or TokenDrawer(language)
         self._capabilities = msgspec.structs.replace(CAPABILITIES, masks=drawer.guides)
@@ -221,3 +212,11 @@ class SimulatedExecutor:
     def _require_alive(self) -> None:
         if self._dead is not None:
             raise EngineDeadError(f"simulated executor: {self._dead}")
+
+
+def _checked(limits: ExecutorLimits) -> ExecutorLimits:
+    if limits.max_num_tokens < limits.max_batch_size:
+        raise ValueError(
+            f"max_num_tokens: must be at least max_batch_size ({limits.max_batch_size}), got {limits.max_num_tokens}"
+        )
+    return limits

@@ -25,20 +25,17 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
-from server.scheduling.door import BatchingWindow
 from server.scheduling.forecast import Forecast
 from server.scheduling.holds import check_holds
 from server.scheduling.ledger import Ledger
-from server.scheduling.making import make_budget, make_cache, make_reception, make_room
+from server.scheduling.making import make_budget, make_cache, make_reception, make_room, make_seating
 from server.scheduling.outcomes import Outcomes, check_outputs
 from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
-from server.scheduling.preemption import PreemptionGuard
 from server.scheduling.prefills import Prefills
 from server.scheduling.prefixes import Prefixes
 from server.scheduling.reception import charge
 from server.scheduling.reuse import Reuse
-from server.scheduling.seating import Seating
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence, token_array
 from server.scheduling.shares import ClassShares
@@ -68,35 +65,23 @@ class Batcher:
         self.cache = make_cache(config, limits, policies, profile)
         self.cost = StepCost(profile)
         self._ledger: Ledger[Sequence] = Ledger()
-        counters = self._ledger.counters
         self._reception = make_reception(config, self.cost, policies)
         shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
         self._room: WaitingRoom[Sequence] = make_room(config, shares)
         self.standing = self._room.standing
         self.forecast = Forecast(config, self.cost, self._reception, self._room.before)
+        counters = self._ledger.counters
         fair_seats = config.max_sequences if config.fair_tenants else 0
         self._seats = Seats(self.cache, self._room, counters, fair_seats=fair_seats)
         self._decodes = Decodes(self._seats, policies.victims, limits.block_size)
-        self._seating = Seating(
-            config,
-            cache=self.cache,
-            room=self._room,
-            seats=self._seats,
-            counters=counters,
-            door=policies.door or BatchingWindow(config.batch_size, config.batch_wait),
-            guard=PreemptionGuard(per_request=config.max_preemptions, per_second=config.preemptions_per_second),
+        seating = make_seating(
+            config, policies, cache=self.cache, room=self._room, seats=self._seats, counters=counters
         )
-        self._prefills = Prefills(
-            config,
-            max_step_tokens=limits.max_step_tokens,
-            block_size=limits.block_size,
-            seats=self._seats,
-            seating=self._seating,
-            reuse=Reuse(self.cache, config, counters),
-            budget=policies.budget or make_budget(config, self.cost),
-        )
+        reuse, budget = Reuse(self.cache, config, counters), policies.budget or make_budget(config, self.cost)
+        self._seating = seating
+        self._prefills = Prefills(config, limits, seats=self._seats, seating=seating, reuse=reuse, budget=budget)
         self._outcomes = Outcomes(ledger=self._ledger, room=self._room, seats=self._seats, reception=self._reception)
-        self.prefixes = Prefixes(self.cache, limits, fingerprint=fingerprint, promised=self._seating.promised)
+        self.prefixes = Prefixes(self.cache, limits, fingerprint=fingerprint, promised=seating.promised)
         self._flight: Composition | None = None
         self._last_step = 0
         self._last_sequence = 0

@@ -10,10 +10,16 @@ from server.kv.prefix_cache import PrefixCache
 from server.scheduling.budget import AdaptiveBudget, FixedBudget, Pace, StepBudget
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
+from server.scheduling.counters import Counters
+from server.scheduling.door import BatchingWindow
 from server.scheduling.lengths import ExpectedLengths
 from server.scheduling.order import AgedByWork, FirstComeFirstServed, Order
 from server.scheduling.policies import Policies
+from server.scheduling.preemption import PreemptionGuard
 from server.scheduling.reception import Reception
+from server.scheduling.seating import Seating
+from server.scheduling.seats import Seats
+from server.scheduling.sequence import Sequence
 from server.scheduling.shares import ClassShares
 from server.scheduling.tenants import W
 from server.scheduling.waiting_room import WaitingRoom
@@ -60,6 +66,26 @@ def make_pace(config: BatcherConfig, cost: StepCost) -> Pace:
         limit=config.itl_limit,
         due=config.interactive_target / 2,
         long=config.long_prompt_tokens,
+    )
+
+
+def make_seating(
+    config: BatcherConfig,
+    policies: Policies,
+    *,
+    cache: PrefixCache,
+    room: WaitingRoom[Sequence],
+    seats: Seats,
+    counters: Counters,
+) -> Seating:
+    return Seating(
+        config,
+        cache=cache,
+        room=room,
+        seats=seats,
+        counters=counters,
+        door=policies.door or BatchingWindow(config.batch_size, config.batch_wait),
+        guard=PreemptionGuard(per_request=config.max_preemptions, per_second=config.preemptions_per_second),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engines.contract import Row, Score, SequenceSpec, Want
+from engines.contract import Row, RunnerLimits, Score, SequenceSpec, Want
 from server.scheduling.budget import Allowance, StepBudget
 from server.scheduling.composition import Composition
 from server.scheduling.config import BatcherConfig
@@ -21,17 +21,16 @@ class Prefills:
     def __init__(
         self,
         config: BatcherConfig,
+        limits: RunnerLimits,
         *,
-        max_step_tokens: int,
-        block_size: int,
         seats: Seats,
         seating: Seating,
         reuse: Reuse,
         budget: StepBudget,
     ) -> None:
         self._config = config
-        self._max_step_tokens = max_step_tokens
-        self._block_size = block_size
+        self._max_step_tokens = limits.max_step_tokens
+        self._block_size = limits.block_size
         self._seats = seats
         self._seating = seating
         self._reuse = reuse
