@@ -63,7 +63,7 @@ class ExecutorFeed:
             self._shares, fair=config.fair_tenants, burst=config.tenant_burst
         )
         self.standing = self._room.standing
-        self._progress = ExecutorProgress(limits, config, cost, self._reception, self._room.before)
+        self._progress = ExecutorProgress(limits, config, cost, self._reception, self._room.standings)
         self.forecast = self._progress.forecast
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}

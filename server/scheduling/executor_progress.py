@@ -16,7 +16,7 @@ from server.kv.block_pool import IntegrityError
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.executor_mirror import ExecutorMirror
-from server.scheduling.forecast import Before, Forecast
+from server.scheduling.forecast import Forecast, Waiting
 from server.scheduling.outlook import Outlook
 from server.scheduling.rate_meter import RateMeter
 from server.scheduling.reception import Reception
@@ -42,13 +42,15 @@ class ExecutorProgress:
     """Follows the requests inside. Engine thread only, but for ``forecast``, which predicts on any thread."""
 
     def __init__(
-        self, limits: ExecutorLimits, config: BatcherConfig, cost: StepCost, reception: Reception, before: Before
+        self, limits: ExecutorLimits, config: BatcherConfig, cost: StepCost, reception: Reception, waiting: Waiting
     ) -> None:
         self._limits = limits
         self._cost = cost
         # It fills its iterations up, whatever our own steps would do.
-        filled = replace(config, budget="fixed", step_tokens=limits.max_num_tokens, min_prefill_tokens=1)
-        self.forecast = Forecast(filled, cost, reception, before)
+        filled = replace(
+            config, budget="fixed", step_tokens=limits.max_num_tokens, min_prefill_tokens=1, max_partial_prefills=1
+        )
+        self.forecast = Forecast(filled, cost, reception, waiting)
         self._inside: dict[int, _Inside] = {}
         """In the order in which they went in."""
         self._freed = RateMeter()
@@ -118,7 +120,9 @@ class ExecutorProgress:
             # Who waits inside goes before all who wait outside.
             waiting_requests=(interactive + mirror.waiting_inside, standard, batch),
             prefilling_tokens=ahead,
-            prefilling=(),
+            prefilling=tuple(
+                (-1, 0.0, one.prompt - one.computed, one.computed) for one in inside if one.computed < one.prompt
+            ),
             decodes=decodes,
             context=context,
             step_seconds=under_way,

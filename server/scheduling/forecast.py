@@ -1,37 +1,45 @@
 """When a newcomer's first token will be out, from the work ahead of it and the cost model; and how well that turned out.
 
-    steps = ceil(seconds of prompts ahead and its own / what a step gives to prompts)
-    wait  = rest of the step in flight + prompts that go before by class and rank + what their steps cost anyway, or until a seat is free, if that is later
-    TTFT  = wait + its own prompt + what its steps cost anyway
+    through = seconds of prompts computed until its own is, by class, rank and the shares of a step (contention.py)
+    steps   = ceil(through / what a step gives to prompts)
+    TTFT    = rest of the step in flight + steps full ones where others still want them, else through + what its steps cost anyway;
+              or, where seats are what is missing, until one is free + its own prompt, if that is later
 
 What this leaves out (who will come and pass, how many more will stream by then, work outside the engine) shows as a factor between
-prediction and truth, learned apart for an empty room and a waiting one, and for short prompts and long ones. Who is refused teaches nothing: a
-factor that was learned while the machine stood still would refuse whoever could show that it stands no more, and so fades with each run of
-refusals that only it caused.
+prediction and truth, the median of what lately came, learned apart for an empty room and a waiting one, and for short prompts and long ones. Who is
+refused teaches nothing: a factor that was learned while the machine stood still would refuse whoever could show that it stands no more, and so
+fades with each run of refusals that only it caused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil, exp, log
+from statistics import median
 
 from server.engine import GenerationRequest, RequestFinished, SequenceFinished
 from server.errors import OverloadedError
 from server.scheduling.admission import LONGEST_RETRY, SHORTEST_RETRY
 from server.scheduling.config import BatcherConfig
+from server.scheduling.contention import Job, until_through
 from server.scheduling.cost import StepCost
 from server.scheduling.making import make_pace
 from server.scheduling.outlook import Outlook
 from server.scheduling.reception import Reception
+from server.scheduling.waiting_room import Standing
 
-Before = Callable[[int, float], tuple[int, int]]
-"""From class and rank to how many of those who wait go before, and their tokens to compute."""
+Waiting = Callable[[], Sequence[Standing]]
+"""Who waits, in the order of class and rank."""
 
-_LEARN = 0.05
-_LEARN_FIRST = 0.15
-"""The first outcomes teach more: this over their number."""
-_GREATEST_STEP = 0.7
-"""Of what one outcome may teach, as a logarithm: a factor of two."""
+_ROUNDING = 1e-9
+
+_MOST_BEHIND = 32
+"""Of those behind a newcomer only the first share its steps."""
+_WINDOW = 63
+"""Outcomes of a kind that are remembered."""
+_DOUBT = 8
+"""The model counts as so many outcomes that say it is right: a few wild ones teach nothing."""
 _DOUBT_AFTER = 32
 """Refusals, without one outcome between them, after which the factor that caused them counts half, as a logarithm."""
 _MAX_PENDING = 65_536
@@ -40,16 +48,16 @@ _MAX_PENDING = 65_536
 class Forecast:
     """Predicts on any thread, learns on the engine's. Reads the cost model and the lengths, which the engine thread writes."""
 
-    def __init__(self, config: BatcherConfig, cost: StepCost, reception: Reception, before: Before) -> None:
+    def __init__(self, config: BatcherConfig, cost: StepCost, reception: Reception, waiting: Waiting) -> None:
         self._config = config
         self._cost = cost
         self._reception = reception
-        self._before = before
+        self._waiting = waiting
         self._pace = make_pace(config, cost)
         self._factor = [0.0] * 4
         """Logarithm of truth over prediction, by kind: where nobody waited and where somebody did, of short prompts and of long ones,
         which whoever comes later passes."""
-        self._seen = [0] * 4
+        self._outcomes = [deque[float](maxlen=_WINDOW) for _ in range(4)]
         self._refused = [0] * 4
         """Since the last outcome of its kind: who would have been admitted but for the factor. Any thread counts; the worst of a race is one too few."""
         self._pending: dict[int, tuple[float, int]] = {}
@@ -101,38 +109,43 @@ class Forecast:
             self._refused[kind] += 1
 
     def _trusted(self, kind: int) -> float:
-        return self._factor[kind] * 0.5 ** (self._refused[kind] // _DOUBT_AFTER)
+        return self._factor[kind] * self._fade(kind)
+
+    def _fade(self, kind: int) -> float:
+        return float(0.5 ** (self._refused[kind] // _DOUBT_AFTER))
 
     def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
-        cost, place = self._cost, (int(request.priority), self._reception.expect(request, uncached).rank)
-        requests, tokens = self._before(*place)
-        tokens += outlook.prefilling_tokens - sum(left for *other, left in outlook.prefilling if tuple(other) > place)
-        alone, given = self._step(outlook, requests + 1, tokens + uncached)
-        # Of the prompts ahead only the sum is known: as if they were of equal length.
-        ahead = cost.prompt_seconds(1, tokens // (2 * (requests + 1))) * tokens
-        own = cost.prompt_seconds(uncached, len(request.prompt) - uncached)
-        wait = outlook.step_seconds / 2 + ahead + alone * self._steps(ahead, tokens, given)
-        lacking = requests + 1 - outlook.free_seats
+        cost, long = self._cost, self._config.long_prompt_tokens
+        place = int(request.priority), self._reception.expect(request, uncached).rank
+        crowd = _Crowd(self._waiting(), outlook, place, cost, long)
+        own = Job(cost.prompt_seconds(uncached, len(request.prompt) - uncached), uncached > long)
+        through, left = until_through(crowd.ahead, own, crowd.behind, self._config.max_partial_prefills)
+        alone, given = self._step(outlook, crowd, own.seconds, uncached)
+        steps = max(1, ceil(through / given - _ROUNDING))
+        # Whoever is through amid a step hears of it at its end; that is where the prompts of that step end, or where it is full.
+        wait = steps * (alone + given) if left > _ROUNDING * given else through + steps * alone
+        lacking = crowd.requests_ahead + 1 - outlook.free_seats
         if lacking > 0 and outlook.seats_per_second > 0.0:
-            wait = max(wait, lacking / outlook.seats_per_second)
-        both = self._steps(ahead + own, tokens + uncached, given) - self._steps(ahead, tokens, given)
-        return wait + own + alone * max(1, both)
+            seat = lacking / outlook.seats_per_second
+            wait = max(wait, seat + own.seconds + alone * max(1, ceil(own.seconds / given)))
+        return outlook.step_seconds / 2 + wait
 
-    def _step(self, outlook: Outlook, prompts: int, tokens: int) -> tuple[float, float]:
+    def _step(self, outlook: Outlook, crowd: _Crowd, own: float, uncached: int) -> tuple[float, float]:
         """What a step costs without prompts, and how many seconds of prompts it takes."""
         config = self._config
-        alone = self._cost.seconds(0, outlook.decodes, outlook.context, 0.0)
+        # Who is ahead of a newcomer streams by the time that its own turn has come.
+        decodes = outlook.decodes or int(bool(crowd.ahead))
+        alone = self._cost.seconds(0, decodes, outlook.context, 0.0)
+        most = max(config.min_prefill_tokens, config.step_tokens - decodes)
+        mean = (crowd.seconds_ahead + own) / max(1, crowd.tokens_ahead + uncached)
         if config.budget == "fixed":
-            return alone, self._cost.prompt_seconds(
-                max(config.min_prefill_tokens, config.step_tokens - outlook.decodes)
-            )
-        if not outlook.decodes:
-            return alone, config.idle_step
-        return alone, self._pace.step(alone, outlook.decodes, prompts, tokens) - alone
-
-    def _steps(self, seconds: float, tokens: int, given: float) -> int:
-        by_time = ceil(seconds / given) if given > 0.0 else 0
-        return max(by_time, ceil(tokens / self._config.step_tokens))
+            given = most * mean
+        elif not decodes:
+            given = min(config.idle_step, most * mean)
+        else:
+            tokens = crowd.capped_tokens + min(config.long_prompt_tokens, uncached)
+            given = min(self._pace.step(alone, decodes, crowd.requests + 1, tokens) - alone, most * mean)
+        return alone, max(given, _ROUNDING)
 
     def _streaming(self, request: GenerationRequest, outlook: Outlook) -> float:
         tokens = self._reception.lengths.expect(request)
@@ -152,11 +165,12 @@ class Forecast:
         if pending is None or truth is None or truth <= 0.0 or pending[0] <= 0.0:
             return
         raw, kind = pending
-        self._factor[kind], self._refused[kind] = self._trusted(kind), 0
-        miss = log(truth / raw) - self._factor[kind]
-        self._seen[kind] += 1
-        rate = max(_LEARN, _LEARN_FIRST / self._seen[kind])
-        self._factor[kind] += rate * min(_GREATEST_STEP, max(-_GREATEST_STEP, miss))
+        outcomes, fade = self._outcomes[kind], self._fade(kind)
+        self._refused[kind] = 0
+        if fade < 1.0:
+            outcomes = self._outcomes[kind] = deque((fade * outcome for outcome in outcomes), maxlen=_WINDOW)
+        outcomes.append(log(truth / raw))
+        self._factor[kind] = median([*outcomes, *[0.0] * _DOUBT])
 
 
 def _is_crowded(outlook: Outlook) -> bool:
@@ -169,3 +183,46 @@ def _refusal(reason: str, what: str, predicted: float, left: float) -> Overloade
         reason=f"predicted_{reason}",
         retry_after=min(LONGEST_RETRY, max(SHORTEST_RETRY, predicted - left)),
     )
+
+
+class _Crowd:
+    """Whose prompts are yet to be computed: those who go before a newcomer at ``place``, and the first of those behind."""
+
+    __slots__ = (
+        "_cost",
+        "_long",
+        "ahead",
+        "behind",
+        "capped_tokens",
+        "requests",
+        "requests_ahead",
+        "seconds_ahead",
+        "tokens_ahead",
+    )
+
+    def __init__(
+        self, waiting: Iterable[Standing], outlook: Outlook, place: tuple[int, float], cost: StepCost, long: int
+    ) -> None:
+        self._cost, self._long = cost, long
+        self.requests = self.requests_ahead = self.capped_tokens = 0
+        """``capped_tokens``: of each prompt no more than counts for the step's pace."""
+        self.tokens_ahead, self.seconds_ahead = 0, 0.0
+        self.ahead, self.behind = list[Job](), list[Job]()
+        for level, rank, tokens, past in sorted(outlook.prefilling):
+            self._add(self.ahead if (level, rank) <= place else self.behind, 1, tokens, past)
+        for level, rank, requests, work in waiting:
+            if (level, rank) <= place:
+                self.requests_ahead += requests
+                self._add(self.ahead, requests, work // requests)
+            else:
+                self._add(self.behind, requests, work // requests, most=_MOST_BEHIND)
+
+    def _add(self, jobs: list[Job], requests: int, tokens: int, past: int = 0, most: int = 1 << 30) -> None:
+        """So many, each with so many tokens; those beyond ``most`` jobs are only counted."""
+        self.requests += requests
+        self.capped_tokens += requests * min(tokens, self._long)
+        seconds = self._cost.prompt_seconds(tokens, past)
+        if jobs is self.ahead:
+            self.tokens_ahead += requests * tokens
+            self.seconds_ahead += requests * seconds
+        jobs += [Job(seconds, tokens > self._long)] * min(requests, most - len(jobs))

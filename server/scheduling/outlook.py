@@ -10,8 +10,8 @@ class Outlook(NamedTuple):
     """By class, without a seat."""
     prefilling_tokens: int
     """Of those seated."""
-    prefilling: tuple[tuple[int, float, int], ...]
-    """Of those, who can still be passed: class, rank and tokens of each."""
+    prefilling: tuple[tuple[int, float, int, int], ...]
+    """Of each of those class, rank, tokens to compute, and tokens before these. A class below 0 goes before everybody."""
     decodes: int
     context: int
     """Of the step in flight, or the last one."""

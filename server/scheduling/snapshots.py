@@ -91,7 +91,9 @@ def read_outlook(
     return Outlook(
         waiting_requests=room.by_class,
         prefilling_tokens=_prefilling(seats),
-        prefilling=tuple((one.level, one.record.key[1], _left(one)) for one in seats.prefilling.values()),
+        prefilling=tuple(
+            (one.level, one.record.key[1], _left(one), one.scheduled) for one in seats.prefilling.values()
+        ),
         decodes=taken - len(seats.prefilling),
         context=0 if flight is None else flight.context,
         step_seconds=under_way,

@@ -8,7 +8,6 @@ tokens when it leaves the room, and what it really took when it is over.
 from __future__ import annotations
 
 import heapq
-from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from server.kv.block_pool import IntegrityError
@@ -138,12 +137,13 @@ class ClassQueue(Generic[W]):
         tenant = self._tenants.get(name if self._fair else "")
         return 0 if tenant is None else tenant.count
 
-    def before(self, rank: float) -> tuple[int, int]:
-        """How many wait whose rank is no higher, and their work. Of who waits for another tenant, rank tells little. Any thread."""
-        last = rank / RANK_STEP
+    def tallies(self) -> list[tuple[int, tuple[int, int]]]:
+        """(rank in steps of RANK_STEP, (how many wait there, their work)), lowest rank first. Of who waits for another tenant, rank
+        tells little. Any thread."""
         # One call of C over a dictionary of integers: no other thread can change it meanwhile.
-        ahead = [entry for place, entry in list(self._by_rank.items()) if place <= last]
-        return sum(count for count, _ in ahead), sum(work for _, work in ahead)
+        places = list(self._by_rank.items())
+        places.sort()
+        return places
 
     def settle(self, waiter: W, tokens: float) -> None:
         """It is over and took so many weighted tokens. Nothing to do for whoever never left the room."""
@@ -247,7 +247,7 @@ class ClassQueue(Generic[W]):
             raise IntegrityError(f"class {level}: {self.tenants} tenants counted as waiting, and others wait")
         if counted != self.count:
             raise IntegrityError(f"class {level}: {counted} wait, counted {self.count}")
-        by_rank, _ = self.before(inf)
+        by_rank = sum(count for count, _ in self._by_rank.values())
         if counted != by_rank:
             raise IntegrityError(f"class {level}: {counted} wait, {by_rank} by rank")
         return work

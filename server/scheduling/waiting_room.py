@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from math import inf
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from server.engine import PriorityClass
 from server.kv.block_pool import IntegrityError
 from server.scheduling.shares import ClassShares
-from server.scheduling.tenants import ClassQueue, W
+from server.scheduling.tenants import RANK_STEP, ClassQueue, W
+
+
+class Standing(NamedTuple):
+    """Those of one class whose ranks are the same within a RANK_STEP."""
+
+    level: int
+    rank: float
+    requests: int
+    work: int
+    """Tokens to compute, of all of them."""
 
 
 class WaitingRoom(Generic[W]):
@@ -77,18 +86,20 @@ class WaitingRoom(Generic[W]):
         own = [queue.waiting_of(tenant) for queue in self._queues]
         return sum(own), max(queue.tenants + (not mine) for queue, mine in zip(self._queues, own, strict=True))
 
-    def before(self, level: int, rank: float) -> tuple[int, int]:
-        """Of whoever comes now with this rank: how many go before, and their work. The classes above go before, whatever their
-        ranks. Any thread."""
-        own, work = self._queues[level].before(rank)
-        above = self._queues[:level]
-        return own + sum(queue.count for queue in above), work + sum(self.work_by_class[:level])
+    def standings(self) -> list[Standing]:
+        """Who waits, in the order of class and rank: the classes above go before, whatever their ranks. O(n log n) in the ranks that
+        differ. Any thread."""
+        return [
+            Standing(level, place * RANK_STEP, count, work)
+            for level, queue in enumerate(self._queues)
+            for place, (count, work) in queue.tallies()
+        ]
 
     def check_integrity(self) -> None:
         """Counts and work equal what is in the queues. O(n)."""
         work = [queue.check_integrity(level) for level, queue in enumerate(self._queues)]
         if work != self.work_by_class:
             raise IntegrityError(f"waiting work by class is {work} tokens, counted {self.work_by_class}")
-        tallied = [queue.before(inf)[1] for queue in self._queues]
+        tallied = [sum(work for _, (_, work) in queue.tallies()) for queue in self._queues]
         if work != tallied:
             raise IntegrityError(f"waiting work by class is {work} tokens, by rank {tallied}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from engines.manifest import StepProfile
@@ -16,6 +18,7 @@ from server.scheduling.making import make_reception
 from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
 from server.scheduling.rate_meter import RateMeter
+from server.scheduling.waiting_room import Standing
 from tests.scheduling.world import make_request
 
 PROFILE = StepProfile(
@@ -34,8 +37,13 @@ CONFIG = BatcherConfig(budget="adaptive", step_tokens=10_000, itl_target=0.05, i
 
 def forecast(waiting: tuple[int, int] = NOBODY, config: BatcherConfig = CONFIG) -> Forecast:
     """``waiting``: requests that go before, and their tokens."""
+    requests, work = waiting
+    return judged([Standing(0, 0.0, requests, work)] if requests else [], config)
+
+
+def judged(standings: list[Standing], config: BatcherConfig = CONFIG) -> Forecast:
     cost = StepCost(PROFILE)
-    return Forecast(config, cost, make_reception(config, cost, Policies()), lambda _level, _rank: waiting)
+    return Forecast(config, cost, make_reception(config, cost, Policies()), lambda: standings)
 
 
 def predict(outlook: Outlook, tokens: int = 100, waiting: tuple[int, int] = NOBODY) -> float:
@@ -60,35 +68,52 @@ def test_the_rest_of_the_step_under_way_counts_half_of_it() -> None:
 
 
 def test_only_who_goes_before_by_class_and_rank_counts() -> None:
-    asked: list[tuple[int, float]] = []
+    request = make_request(1, [3] * 100, 10, priority=PriorityClass.STANDARD, arrival=7.0)
+    rank = 7.0 + CONFIG.standard_target + CONFIG.length_weight * (100 * 0.001 + 10 * 0.001)
 
-    def before(level: int, rank: float) -> tuple[int, int]:
-        asked.append((level, rank))
-        return (3, 9000) if len(asked) > 1 else (0, 0)
+    def predicted(level: int, at: float) -> float:
+        return judged([Standing(level, at, 9, 9000)]).first_token(request, 100, EMPTY)
 
-    cost = StepCost(PROFILE)
-    judge = Forecast(CONFIG, cost, make_reception(CONFIG, cost, Policies()), before)
-    request = make_request(1, [3] * 100, 10, priority=PriorityClass.BATCH, arrival=7.0)
-    alone, behind = (judge.first_token(request, 100, EMPTY) for _ in range(2))
-    assert behind > 9.0 > alone
-    rank = 7.0 + CONFIG.batch_target + CONFIG.length_weight * (100 * 0.001 + 10 * 0.001)
-    assert [level for level, _ in asked] == [2, 2]
-    assert [place for _, place in asked] == pytest.approx([rank, rank])
+    assert min(predicted(1, rank - 0.1), predicted(0, 1e9)) > 9.0
+    # Those behind fill the step up: its token comes at the end of that.
+    assert predicted(1, rank + 0.1) == predicted(2, 0.0) == pytest.approx(CONFIG.idle_step + 0.01)
 
 
 def test_prompts_in_progress_that_it_passes_are_not_ahead() -> None:
     def busy(level: int, rank: float) -> Outlook:
-        return EMPTY._replace(prefilling_tokens=5000, prefilling=((level, rank, 5000),))
+        return EMPTY._replace(prefilling_tokens=2000, prefilling=((level, rank, 2000, 0),))
 
     standard = int(PriorityClass.STANDARD)
-    assert predict(busy(standard, -1.0)) > 5.0
-    assert predict(busy(standard, 1e9)) == predict(busy(standard + 1, -1.0)) == predict(EMPTY)
+    assert predict(busy(standard, -1.0)) > 2.0
+    assert predict(busy(standard, 1e9)) == predict(busy(standard + 1, -1.0)) == pytest.approx(CONFIG.idle_step + 0.01)
+
+
+def test_a_long_prompt_ahead_takes_only_its_part_of_the_steps() -> None:
+    long = EMPTY._replace(decodes=10, prefilling_tokens=9000, prefilling=((0, 0.0, 9000, 0),))
+    # Of each step's 0.03 s for prompts it leaves three quarters: 0.1 s take 0.1333 s, five steps of 0.05 s.
+    assert predict(long) == pytest.approx(5 * 0.05)
+    alone = judged([], replace(CONFIG, max_partial_prefills=1))
+    assert alone.first_token(make_request(1, [3] * 100), 100, long) > 9.0
+
+
+def test_work_of_unequal_prompts_is_not_that_of_their_mean() -> None:
+    profile = msgspec.structs.replace(PROFILE, per_attention=1e-6)
+    cost = StepCost(profile)
+
+    def predicted(*lengths: int) -> float:
+        standings = [Standing(0, float(at), 1, length) for at, length in enumerate(lengths)]
+        config = replace(CONFIG, long_prompt_tokens=100_000)
+        judge = Forecast(config, cost, make_reception(config, cost, Policies()), lambda: standings)
+        return judge.first_token(make_request(1, [3]), 1, EMPTY)
+
+    assert predicted(1000, 7000) > predicted(4000, 4000) + 0.9 * (50e6 - 32e6) / 2 * 1e-6
 
 
 def test_of_a_prompt_not_read_yet_only_what_is_ahead_counts() -> None:
-    judge = forecast(waiting=(3, 9000))
-    busy = EMPTY._replace(waiting_requests=(0, 3, 0))
-    late, in_time = (make_request(1, [3], ttft_deadline=seconds) for seconds in (8.9, 9.2))
+    judge = forecast(waiting=(9, 9000))
+    busy = EMPTY._replace(waiting_requests=(0, 9, 0))
+    # 9.001 s of prompts, in 231 steps whose streams take 0.011 s each.
+    late, in_time = (make_request(1, [3], ttft_deadline=seconds) for seconds in (11.5, 11.6))
     with pytest.raises(OverloadedError, match="ttft_deadline"):
         judge.check_shortest(late, busy, 0.0)
     judge.check_shortest(in_time, busy, 0.0)
@@ -96,18 +121,22 @@ def test_of_a_prompt_not_read_yet_only_what_is_ahead_counts() -> None:
 
 
 def test_of_a_prompt_not_read_yet_the_kinder_of_what_was_learned_of_short_and_long_ones_counts() -> None:
-    judge = forecast(waiting=(3, 9000))
-    busy = EMPTY._replace(waiting_requests=(0, 3, 0))
+    judge = forecast(waiting=(9, 9000))
+    busy = EMPTY._replace(waiting_requests=(0, 9, 0))
     request = make_request(1, [3], ttft_deadline=8.0)
-    for number in range(40):  # long ones in a crowd take half of what the model says
+    with pytest.raises(OverloadedError, match="ttft_deadline"):
+        judge.check_shortest(request, busy, 0.0)
+    expected = judge.first_token(make_request(0, [3] * 9000), 9000, busy)
+    for number in range(1, 40):  # long ones in a crowd take half of what the model says
         judge.first_token(make_request(number, [3] * 9000), 9000, busy)
-        judge.learn([ended(number, 9.0)])
+        judge.learn([ended(number, expected / 2)])
     judge.check_shortest(request, busy, 0.0)
 
 
 def test_without_a_seat_it_waits_for_one() -> None:
     full = EMPTY._replace(free_seats=0, seats_per_second=2.0, waiting_requests=(0, 3, 0))
-    assert predict(full, waiting=(3, 30)) == pytest.approx(4 / 2.0 + 0.1 + 0.01)
+    # Then its 0.1 s take three steps, beside a stream at least: who went before.
+    assert predict(full, waiting=(3, 30)) == pytest.approx(4 / 2.0 + 0.1 + 3 * 0.011)
 
 
 def test_what_the_model_leaves_out_is_learned_apart_for_an_empty_and_a_crowded_room() -> None:
@@ -184,7 +213,7 @@ def test_refusals_that_the_model_itself_causes_fade_nothing() -> None:
 
 
 def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() -> None:
-    busy, ahead = EMPTY._replace(waiting_requests=(0, 1, 0)), (1, 5000)
+    busy, ahead = EMPTY._replace(waiting_requests=(0, 10, 0)), (10, 5000)
     late = {
         "ttft_deadline": make_request(1, [3] * 100, 10, ttft_deadline=102.0),
         "deadline": make_request(1, [3] * 100, 10, deadline=102.0),
@@ -193,9 +222,9 @@ def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() ->
         with pytest.raises(OverloadedError) as refused:
             forecast(ahead).check(request, 100, busy, 100.0)
         assert refused.value.reason == f"predicted_{name}"
-        assert 3.0 < refused.value.retry_after < 3.5
+        assert 4.5 < refused.value.retry_after < 4.7
     forecast(ahead).check(make_request(1, [3] * 100, 10), 100, busy, 100.0)
-    forecast(ahead).check(make_request(1, [3] * 100, 10, ttft_deadline=106.0), 100, busy, 100.0)
+    forecast(ahead).check(make_request(1, [3] * 100, 10, ttft_deadline=107.0), 100, busy, 100.0)
 
 
 def test_the_deadline_of_the_whole_request_is_compared_with_its_end() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from server.kv.block_pool import IntegrityError
 from server.scheduling.shares import ClassShares
+from server.scheduling.tenants import RANK_STEP
 from server.scheduling.waiting_room import WaitingRoom
 
 
 class Guest:
-    def __init__(self, level: int, number: int, work: int = 1, tenant: str = "") -> None:
+    def __init__(self, level: int, number: float, work: int = 1, tenant: str = "") -> None:
         self.key = (float(level), float(number))
         self.waiting_work = work
         self.queued = False
@@ -116,18 +117,26 @@ def test_integrity_notices_a_wrong_count() -> None:
         room.check_integrity()
 
 
-def test_what_goes_before_a_newcomer_is_counted_by_class_and_rank() -> None:
+def test_who_waits_is_told_in_the_order_of_class_and_rank() -> None:
     room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
-    guests = [Guest(level, number, work) for level, number, work in ((0, 9, 1), (1, 3, 10), (1, 5, 100), (2, 1, 1000))]
+    guests = [
+        Guest(level, number, work)
+        for level, number, work in ((2, 1.01, 1000), (1, 5.01, 100), (0, 9.01, 1), (1, 3.01, 10), (1, 3.02, 10))
+    ]
     for guest in guests:
         room.push(guest)
-    assert room.before(0, 1.0) == (0, 0)
-    assert room.before(1, 4.0) == (2, 11)
-    assert room.before(1, 5.0) == (3, 111)
-    assert room.before(2, 0.5) == (3, 111)
+    standings = room.standings()
+    # Ranks within a RANK_STEP are one.
+    assert [(each.level, each.requests, each.work) for each in standings] == [
+        (0, 1, 1),
+        (1, 2, 20),
+        (1, 1, 100),
+        (2, 1, 1000),
+    ]
+    assert [each.rank for each in standings] == pytest.approx([9.0, 3.0, 5.0, 1.0], abs=RANK_STEP)
     room.remove(guests[1])
     room.pop()
-    assert room.before(2, 9.0) == (2, 1100)
+    assert [(standing.level, standing.requests) for standing in room.standings()] == [(1, 2), (2, 1)]
     room.check_integrity()
 
 
