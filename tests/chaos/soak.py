@@ -25,8 +25,11 @@ from tests.chaos.storm import BREEZE, PROMPTS, STORM, Storm, Weather
 SIMULATED = ("simulated:steady", "simulated-executor:steady")
 """Swapped in turn: they speak one language, so that every prompt has one right answer."""
 DEFAULT_ENGINE = Path("engine-cache/smollm2-gguf")
-SMALL_POOL, FILLING = ("--engine.kv_bytes", str(192 * 2**20)), (2, 4_000)
-"""A pool that holds one longest sequence, and the prompts and their tokens that fill it."""
+SMALL_POOL = ("--engine.kv_bytes", str(192 * 2**20))
+"""A pool that holds one longest sequence of the default engine."""
+FILLING, SIMULATED_FILLING = (2, 4_000), (17, 8_000)
+"""Prompts and their tokens that fill the embedded engine's pool, and a simulated one's of 4,096 blocks. A pool that is not full grows, and what the
+server keeps of each block with it, also through swaps: the cache is saved and restored."""
 WORTH_FILLING = 60.0
 """Seconds of a life in which there can be rounds enough to judge its memory."""
 
@@ -60,8 +63,10 @@ async def storm(
             check_log(server, tally, secrets=PROMPTS)
 
 
-async def live(made: Storm, until: float, what: str) -> None:
+async def live(made: Storm, until: float, what: str, filling: tuple[int, int]) -> None:
     """Rounds until then, with the books checked after each."""
+    if until - time.monotonic() > WORTH_FILLING:
+        await made.fill(*filling)
     length, books = min(10.0, max(4.0, (until - time.monotonic()) / 20)), Books()
     while time.monotonic() + length < until or not books.memory:
         await made.round(length)
@@ -92,15 +97,12 @@ async def soak(seconds: float, seed: int, weather: Weather, engine: Path) -> int
     async with storm(SIMULATED[0], weather, seed, tally, engines=SIMULATED) as made:
         await made.learn()
         for number, life in enumerate(LIVES):
-            await live(made, clock.until(), f"life {number + 1}, simulated, then {life.end}")
+            await live(made, clock.until(), f"life {number + 1}, simulated, then {life.end}", SIMULATED_FILLING)
             await getattr(made, life.end)()
     if embedded:
         calm = Weather(min(6, weather.clients), 16, weather.victims * 2, weather.swaps * 8, weather.faults * 2)
         async with storm(str(engine), calm, seed, tally, *SMALL_POOL) as made:
-            until = clock.until()
-            if until - time.monotonic() > WORTH_FILLING:
-                await made.fill(*FILLING)
-            await live(made, until, f"{engine.name}, then {EMBEDDED.end}")
+            await live(made, clock.until(), f"{engine.name}, then {EMBEDDED.end}", FILLING)
             await made.drain()
     else:
         say(f"without the embedded engine: there is none in {engine}; `firsttoken build` makes it")

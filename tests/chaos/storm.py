@@ -35,6 +35,8 @@ END = 90.0
 PATIENCE = 600.0
 """Seconds that whoever sets no deadline waits. (Where nothing is said the client library sets one: what the server publishes, three times its
 95th percentile, which passes where the whole machine stands still for a while.)"""
+FIRST_ID, IDS = 20, 230
+"""Tokens of ordinary text in every engine's vocabulary."""
 VICTIM = """
 import sys
 from firsttoken.client import Client, Tls
@@ -86,7 +88,7 @@ class Storm:
         """Have so many prompts of so many tokens computed: the pool's memory is committed when it is first written."""
         async with self.server.client() as client:
             for prompt in range(prompts):
-                ids = [1000 + (37 * place + prompt) % 40_000 for place in range(tokens)]
+                ids = [FIRST_ID + (37 * place + prompt) % IDS for place in range(tokens)]
                 await client.generate(ids, max_tokens=1).text()
 
     async def round(self, seconds: float) -> None:
