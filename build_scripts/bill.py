@@ -93,6 +93,7 @@ def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice, k
     per_token = {precision: kv_bytes_per_token(decoder, precision) for precision in KV_PRECISIONS}
     probed = verification_blocks(decoder.static_context) * BLOCK_SIZE * per_token[choice.kv_cache]
     proving = build_memory.proving(decoder, weights, packed, constants, choice.activations) + probed
+    proving += build_memory.SECOND_FORM_BYTES if choice.wide_weights else 0
     peak = max(build_memory.writing(decoder, weights), proving)
     return Bill(
         weights=weights,

@@ -21,8 +21,10 @@ WRITING_BYTES = 400_000_000
 """The same while the engine is written; conversions of a run of rows among them."""
 TOKEN_BYTES = {"gguf": 3400, "huggingface": 1200}
 """By kind of checkpoint: of an entry of the vocabulary, in the reader's metadata and in the tokenizers that are made of it."""
+SECOND_FORM_BYTES = 80_000_000
+"""The graph and the kernels of a second form of the weights, those aside."""
 CONSTANT_COPIES = 2.5
-"""The scales and zeros of groups, beside those in the engine: turned when the graph is compiled, and packed again."""
+"""The scales and zeros of groups, beside those in the engine: turned when the graph is compiled, and more that was not traced."""
 _STAGINGS = {"bf16": 1, "f32": 2}
 """By activations: how often the floats of a step's activations and logits are held."""
 

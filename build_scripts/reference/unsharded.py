@@ -27,12 +27,12 @@ class _Forward:
 
     def logits(self, tokens: Sequence[int]) -> Array:
         decoder = self._decoder
-        embeddings = self._tensor("token_embd.weight")
-        hidden = embeddings[np.asarray(tokens)] * self._number(decoder.embedding_scale)
+        # Read again where it is the head: held in between, it would be the most that a build in four bits holds.
+        hidden = self._tensor("token_embd.weight")[np.asarray(tokens)] * self._number(decoder.embedding_scale)
         for layer in range(decoder.layers):
             hidden = self._layer(hidden, layer)
         hidden = self._norm(hidden, "output_norm.weight")
-        head = embeddings if decoder.tied_embeddings else self._tensor("output.weight")
+        head = self._tensor("token_embd.weight" if decoder.tied_embeddings else "output.weight")
         return soft_cap(hidden @ head.T, decoder.logit_cap)
 
     def _layer(self, hidden: Array, layer: int) -> Array:

@@ -90,6 +90,7 @@ MEASURED = {
     ("f32", "f32"): 9067,
     ("int8", "bf16"): 2599,
     ("int8", "f32"): 2699,
+    ("int4", "bf16"): 2234,
 }
 """Most that was resident, in MB, while tests/build_scripts/test_memory.py's two gigabytes were built, by weights and activations."""
 
@@ -103,6 +104,33 @@ def test_a_build_is_billed_a_little_more_than_it_was_measured_to_take(
     bill = draw_up(decoder, formats, numerics_choice(weights, activations=activations), "huggingface")
     measured = MEASURED[weights, activations] * 10**6
     assert measured <= bill.build_memory <= 1.1 * measured
+
+
+SMOLLM2_CONFIG = CONFIG | {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("choice", "measured"),
+    [
+        (NumericsChoice("gguf", "bf16", "bf16", "bf16"), 1672),
+        (NumericsChoice("gguf", "bf16", "bf16"), 1022),
+        (NumericsChoice("bf16", "bf16", "bf16"), 1277),
+    ],
+)
+def test_so_is_a_build_of_the_default_model(choice: NumericsChoice, measured: int) -> None:
+    decoder = describe_config(SMOLLM2_CONFIG)
+    stored = {name: "Q4_1" if len(shape) > 1 else "F32" for name, shape in decoder.tensors().items()}
+    bill = draw_up(decoder, stored | {"token_embd.weight": "Q8_0"}, choice, "gguf")
+    assert measured * 10**6 <= bill.build_memory <= 1.1 * measured * 10**6
 
 
 def test_a_gguf_file_is_mapped_and_its_vocabulary_read(tmp_path: Path) -> None:
