@@ -27,8 +27,8 @@ SAVES = ("saved", "failed")
 RSS_GROWTH, RSS_RISE = 1.02, 1.1
 ROUNDS_TO_JUDGE = 18
 """In fewer rounds the allocator is still spreading out: then memory may rise by RSS_RISE, which only a gross leak exceeds."""
-MOST = {"asyncio_": 32, "engine": 1, "engine-feed": 1, "simulated-executor": 1}
-"""Threads whose number has a bound of its own: asyncio's pool, which grows and stays; the engine's, which a swap may change."""
+MOST = {"asyncio_": 32, "uvloop_": 32, "engine": 1, "engine-feed": 1, "simulated-executor": 1}
+"""Threads whose number has a bound of its own: the event loop's pool, which grows and stays; the engine's, which a swap may change."""
 BEFORE, AFTER = 1.0, 0.5
 """Seconds by which a fault may show at a request that began after it was thrown, or ended before that was noted."""
 
