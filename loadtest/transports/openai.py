@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -65,6 +66,8 @@ class HttpCall:
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
         self._over = False
+        self.reused = False
+        """Went out on a connection that had carried requests before."""
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -80,6 +83,12 @@ class HttpCall:
             if self.timer is not None:
                 self.timer.cancel()
             self._measurement.on_over(status, detail, now)
+
+
+async def _mark_reused(
+    _session: aiohttp.ClientSession, context: SimpleNamespace, _params: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    context.trace_request_ctx.reused = True
 
 
 class OpenaiTransport:
@@ -99,7 +108,11 @@ class OpenaiTransport:
         context = self._target.security.context() if self._target.security.tls else None
         connector = aiohttp.TCPConnector(limit=0, ssl=context or True)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._target.headers)
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_mark_reused)
+        self._http = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=self._target.headers, trace_configs=[tracing]
+        )
         try:
             async with self._http.get(f"{self._base}/v1/models") as response:
                 body = await response.read()
@@ -152,15 +165,27 @@ class OpenaiTransport:
         if self._http is None:
             raise TargetError("not open")
         headers = {"content-type": "application/json"}
-        try:
-            async with self._http.post(self._url, data=body, headers=headers) as response:
-                if response.status != 200:
-                    detail = (await response.text())[:500]
-                    call.finish(f"HTTP {response.status}", detail, time.monotonic())
-                    return
-                await self._stream(response, ask, measurement, call)
-        except (aiohttp.ClientError, OSError) as error:
-            call.finish("UNAVAILABLE", str(error), time.monotonic())
+        while True:
+            answered, call.reused = False, False
+            try:
+                async with self._http.post(self._url, data=body, headers=headers, trace_request_ctx=call) as response:
+                    answered = True
+                    await self._answer(response, ask, measurement, call)
+            except (aiohttp.ClientError, OSError) as error:
+                if call.reused and not answered:
+                    # The server let the kept connection go as the request was on its way, as some do after so many or so long:
+                    # nothing that the server did with this request. On a fresh connection it counts.
+                    continue
+                call.finish("UNAVAILABLE", str(error), time.monotonic())
+            return
+
+    async def _answer(
+        self, response: aiohttp.ClientResponse, ask: Ask, measurement: Measurement, call: HttpCall
+    ) -> None:
+        if response.status != 200:
+            call.finish(f"HTTP {response.status}", (await response.text())[:500], time.monotonic())
+        else:
+            await self._stream(response, ask, measurement, call)
 
     async def _stream(
         self, response: aiohttp.ClientResponse, ask: Ask, measurement: Measurement, call: HttpCall

@@ -1,4 +1,5 @@
-"""An OpenAI server with known timing. Events are cut at awkward places, as TCP may; ``--fail N`` answers N-token requests with 429."""
+"""An OpenAI server with known timing. Events are cut at awkward places, as TCP may; ``--fail N`` answers N-token requests with 429;
+``--hang-up kept`` lets go of a connection whenever a second request comes on it, ``--hang-up always`` at every request."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import argparse
 import asyncio
 import json
 import sys
+from weakref import WeakSet
 
 from aiohttp import web
 
@@ -13,12 +15,17 @@ from aiohttp import web
 class Fake:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.served: WeakSet[asyncio.BaseTransport] = WeakSet()
+        """Connections that have carried a request."""
 
-    async def models(self, _request: web.Request) -> web.Response:
+    async def models(self, request: web.Request) -> web.Response:
+        self._hangs_up(request)
         return web.json_response({"data": [{"id": "fake", "meta": {"n_vocab": 5000, "n_ctx_train": 2048}}]})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if self._hangs_up(request):
+            raise ConnectionResetError
         if body["max_tokens"] == self.options.fail:
             return web.json_response({"error": "too many"}, status=429)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -38,6 +45,18 @@ class Fake:
             await response.write(b"data: [DONE]\n\n")
         return response
 
+    def _hangs_up(self, request: web.Request) -> bool:
+        """Whether the connection was closed instead of an answer."""
+        connection = request.transport
+        if connection is None:
+            return True
+        kept = connection in self.served
+        self.served.add(connection)
+        if request.method == "POST" and (self.options.hang_up == "always" or (kept and self.options.hang_up == "kept")):
+            connection.close()
+            return True
+        return False
+
     @staticmethod
     def _choice(body: dict[str, object], text: str) -> dict[str, object]:
         return {"text": text} if "prompt" in body else {"delta": {"content": text}}
@@ -56,6 +75,7 @@ async def main() -> None:
     parser.add_argument("--tokens-per-event", type=int, default=1)
     parser.add_argument("--word", default="")
     parser.add_argument("--cut", action="store_true")
+    parser.add_argument("--hang-up", choices=("kept", "always"))
     fake = Fake(parser.parse_args())
     app = web.Application()
     app.router.add_get("/v1/models", fake.models)

@@ -84,6 +84,16 @@ def test_a_conversation_over_text_carries_the_answers(tokenizer: str) -> None:
     assert [record.usage.prompt_tokens for record in records] == [12, 12 + 5 + 12]
 
 
+def test_a_kept_connection_that_the_server_lets_go_is_no_failure() -> None:
+    """llama.cpp's server does so after a hundred requests and after some seconds."""
+    with fake("fake_openai.py", "--hang-up", "kept") as address:
+        records = run(Target("openai", address), requests=12)
+    assert [(record.status, len(record.times)) for record in records] == [("OK", 5)] * 12
+    with fake("fake_openai.py", "--hang-up", "always") as address:
+        records = run(Target("openai", address))
+    assert {record.status for record in records} == {"UNAVAILABLE"}
+
+
 def test_http_errors_cuts_and_cancels_are_told_apart() -> None:
     from loadtest.distributions import Distribution
 
