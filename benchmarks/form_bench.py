@@ -9,13 +9,13 @@ from pathlib import Path
 
 import engines.openvino
 from build_scripts.checkpoint import Checkpoint
-from build_scripts.description import model_shape
+from build_scripts.description import UNMEASURED, hoped_numerics, model_shape
 from build_scripts.driver import Driver, Lane
 from build_scripts.golden.reference import Golden
 from build_scripts.graph import RECIPE
 from build_scripts.numerics import NumericsChoice
 from engines.contract import Output
-from engines.manifest import SCHEMA_VERSION, EngineManifest, Numerics, Source, StepProfile
+from engines.manifest import SCHEMA_VERSION, EngineManifest, Source
 
 CONTEXT = 256
 """Tokens behind which every stream decodes."""
@@ -131,19 +131,6 @@ class FormBench:
 
 def manifest_of(checkpoint: Checkpoint, choice: NumericsChoice) -> EngineManifest:
     """What loading needs of an engine that is not published."""
-    numerics = Numerics(
-        weights=choice.weights,
-        kv_cache=choice.kv_cache,
-        activations=choice.activations,
-        dynamic_quantisation=False,
-        batch_invariant=choice.batch_invariant,
-        wide_weights=choice.wide_weights or "",
-        golden_positions=0,
-        golden_argmax_agreement=0.0,
-        golden_max_difference=0.0,
-        golden_mean_difference=0.0,
-        tolerance=0.0,
-    )
     return EngineManifest(
         schema_version=SCHEMA_VERSION,
         engine="openvino",
@@ -152,8 +139,8 @@ def manifest_of(checkpoint: Checkpoint, choice: NumericsChoice) -> EngineManifes
         recipe=RECIPE,
         model=model_shape(checkpoint.decoder),
         source=Source("measured", checkpoint.kind, "", "", checkpoint.tensors.quantisation(), ""),
-        numerics=numerics,
-        profile=StepProfile(0.0, 0.0, 0.0, 0.0, 0.0, machine="", relative_error=0.0),
+        numerics=hoped_numerics(choice),
+        profile=UNMEASURED,
         tokenizer=checkpoint.tokenizer_info,
         tools={},
         files=(),

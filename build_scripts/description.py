@@ -70,12 +70,8 @@ def hoped_numerics(choice: NumericsChoice) -> Numerics:
 def with_findings(
     manifest: EngineManifest, choice: NumericsChoice, fidelity: Fidelity, profile: StepProfile
 ) -> EngineManifest:
-    numerics = Numerics(
-        weights=choice.weights,
-        kv_cache=choice.kv_cache,
-        activations=choice.activations,
-        dynamic_quantisation=False,
-        batch_invariant=choice.batch_invariant,
+    numerics = msgspec.structs.replace(
+        hoped_numerics(choice),
         golden_reference=fidelity.reference,
         golden_positions=fidelity.positions,
         golden_argmax_agreement=fidelity.argmax_agreement,
@@ -84,7 +80,6 @@ def with_findings(
         golden_greedy_equal=fidelity.greedy_equal,
         golden_greedy_total=fidelity.greedy_total,
         tolerance=fidelity.tolerance,
-        wide_weights=choice.wide_weights or "",
     )
     return msgspec.structs.replace(manifest, numerics=numerics, profile=profile)
 
