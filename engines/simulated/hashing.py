@@ -6,6 +6,7 @@ Both mixes are the finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -54,7 +55,9 @@ def combine(*words: int) -> int:
     return state
 
 
+@lru_cache(maxsize=1 << 15)
 def cell(token: int, position: int) -> int:
+    """Remembered: whoever reads a history back asks for the same cells step after step."""
     return mix((token + 1) * _TOKEN + (position + 1) * _POSITION)
 
 

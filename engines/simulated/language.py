@@ -15,6 +15,9 @@ from engines.simulated.hashing import MASK, Words, mix, mix_all
 
 _SPREAD = 1.5
 """Other tokens' logits are exponentially distributed with this mean: e**logit then has a Pareto tail, so a few dominate."""
+_FALL = np.float32(-_SPREAD)
+_KEPT_BITS, _HALF, _SCALE = np.uint64(40), np.float32(0.5), np.float32(2.0**-24)
+"""From a word's upper 24 bits to a number within (0, 1)."""
 _LEAD = 0.5
 """How far the likeliest token's logit lies above the greatest possible other one."""
 _BULK = 16
@@ -57,6 +60,8 @@ class Language:
         self._end_array = np.array(end_ids or [0], dtype=np.int64)
         self._end_threshold = min(int(end_rate * 2.0**64), MASK)
         self._seed = mix(seed)
+        self._ceiling = np.float32(_SPREAD * np.log(vocab_size))
+        self._peak = np.float32(_SPREAD * np.log(vocab_size) + _LEAD)
         self._silent = np.ones(vocab_size, dtype=np.bool_)
         self._silent[ordinary] = False
         self._token_words = mix_all(np.arange(vocab_size, dtype=np.uint64) + np.uint64(self._seed))
@@ -82,12 +87,17 @@ class Language:
 
     def logits(self, states: Words) -> NDArray[np.float32]:
         """One row per state, shape [states, vocab_size]."""
-        ceiling = _SPREAD * np.log(self.vocab_size)
         rows = np.empty((len(states), self.vocab_size), dtype=np.float32)
-        for row, word in zip(rows, mix_all(states + np.uint64(self._seed)), strict=True):
-            bits = mix_all(self._token_words ^ word) >> np.uint64(40)
-            uniform = (bits.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-24)
-            np.minimum(np.float32(-_SPREAD) * np.log(uniform), np.float32(ceiling), out=row)
+        for at, word in enumerate(mix_all(states + np.uint64(self._seed))):
+            bits = mix_all(self._token_words ^ word)
+            bits >>= _KEPT_BITS
+            row = rows[at]
+            row[:] = bits
+            row += _HALF
+            row *= _SCALE
+            np.log(row, out=row)
+            row *= _FALL
+            np.minimum(row, self._ceiling, out=row)
             row[self._silent] = _NEVER
-        rows[np.arange(len(states)), self.likeliest_of(states)] = ceiling + _LEAD
+        rows[np.arange(len(states)), self.likeliest_of(states)] = self._peak
         return rows

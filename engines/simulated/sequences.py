@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from engines.contract import EngineError, PlanError, Row, SequenceSpec, StepPlan
+from engines.contract import EngineError, PlanError, Row, SequenceSpec, StepPlan, TokenArray
 from engines.simulated.history import History
 
 _REMEMBERED = 1 << 12
@@ -42,10 +40,10 @@ class OpenSequence:
         if known < length:
             self.history.extend(self.spec.prompt[known:length])
 
-    def check_tokens(self, row: Row, tokens: Sequence[int]) -> None:
+    def check_tokens(self, row: Row, tokens: TokenArray) -> None:
         """A row's tokens at prompt positions must be the prompt's."""
         expected = self.spec.prompt[row.past : row.past + len(tokens)]
-        if expected and list(tokens[: len(expected)]) != expected.tolist():
+        if expected and tokens[: len(expected)] != expected:
             raise PlanError(f"sequence {row.sequence}: tokens at {row.past} are not the prompt's")
 
 
@@ -90,11 +88,11 @@ class SequenceTable(Mapping[int, OpenSequence]):
         return {**opening, **found}
 
     def _check_prompt(self, spec: SequenceSpec) -> None:
-        prompt = np.array(spec.prompt, dtype=np.int64)
-        if len(prompt) and (prompt.min() < 0 or prompt.max() >= self._vocab_size):
+        prompt = spec.prompt
+        if prompt and (min(prompt) < 0 or max(prompt) >= self._vocab_size):
             raise PlanError(
                 f"sequence {spec.sequence}: prompt ids must be 0 .. {self._vocab_size - 1}, "
-                f"got {prompt.min()} .. {prompt.max()}"
+                f"got {min(prompt)} .. {max(prompt)}"
             )
 
     def apply(self, plan: StepPlan, checked: dict[int, OpenSequence]) -> None:

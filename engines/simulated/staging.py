@@ -1,61 +1,96 @@
-"""A step plan, checked against the contract and flattened into arrays. Nothing here changes any state."""
+"""A step plan, checked against the contract and flattened. Nothing here changes any state."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.contract import PlanError, Row, RunnerLimits, Sample, Score, StepPlan
+from engines.contract import PlanError, Row, RunnerLimits, Sample, Score, StepPlan, TokenArray
 from engines.simulated.cost import StepShape
 
 Ids = NDArray[np.int64]
 
+FEW = 64
+"""Up to how many tokens and table entries a step is worked on with integers; on more, NumPy is faster. Both say the same."""
 
-@dataclass(frozen=True, slots=True)
+
+class StepArrays:
+    """A staged step as NumPy's arrays. R rows, T new tokens, E table entries in use."""
+
+    __slots__ = ("entry_indices", "entry_rows", "new", "past", "table", "table_starts", "token_starts", "tokens")
+
+    def __init__(self, staged: StagedStep) -> None:
+        self.tokens: Ids = np.array(staged.tokens, dtype=np.int64)
+        """[T]"""
+        self.token_starts: Ids = np.array(staged.token_starts, dtype=np.int64)
+        """[R + 1] into ``tokens``."""
+        self.past: Ids = np.array(staged.past, dtype=np.int64)
+        """[R]"""
+        self.table: Ids = np.array(staged.table, dtype=np.int64)
+        """[E] block ids, row after row."""
+        self.table_starts: Ids = np.array(staged.table_starts, dtype=np.int64)
+        """[R + 1] into ``table``."""
+        self.new: Ids = self.token_starts[1:] - self.token_starts[:-1]
+        """[R] new tokens a row."""
+        entries = self.table_starts[1:] - self.table_starts[:-1]
+        self.entry_rows: Ids = np.arange(len(self.past)).repeat(entries)
+        """[E] the row of each entry."""
+        self.entry_indices: Ids = np.arange(len(self.table)) - self.table_starts[:-1].repeat(entries)
+        """[E] each entry's index within its own table."""
+
+
+@dataclass(frozen=True)
 class StagedStep:
     """The rows of a plan side by side. R rows, T new tokens, E table entries in use."""
 
     rows: Sequence[Row]
-    tokens: Ids
+    tokens: TokenArray
     """[T]"""
-    token_starts: Ids
+    token_starts: list[int]
     """[R + 1] into ``tokens``."""
-    past: Ids
+    past: list[int]
     """[R]"""
-    table: Ids
+    table: TokenArray
     """[E] block ids, row after row."""
-    table_starts: Ids
+    table_starts: list[int]
     """[R + 1] into ``table``."""
-    new: Ids = field(init=False)
-    """[R] new tokens a row."""
-    entry_rows: Ids = field(init=False)
-    """[E] the row of each entry."""
-    entry_indices: Ids = field(init=False)
-    """[E] each entry's index within its own table."""
 
-    def __post_init__(self) -> None:
-        # All that reads the step asks for these, some several times.
-        derive = object.__setattr__
-        derive(self, "new", self.token_starts[1:] - self.token_starts[:-1])
-        entries = self.table_starts[1:] - self.table_starts[:-1]
-        derive(self, "entry_rows", np.arange(len(self.rows)).repeat(entries))
-        derive(self, "entry_indices", np.arange(len(self.table)) - self.table_starts[:-1].repeat(entries))
+    @cached_property
+    def few(self) -> bool:
+        """Whether it is worked on with integers."""
+        return len(self.tokens) + len(self.table) <= FEW
+
+    @cached_property
+    def arrays(self) -> StepArrays:
+        return StepArrays(self)
+
+    def tokens_of(self, at: int) -> TokenArray:
+        """New tokens of row number ``at``."""
+        return self.tokens[self.token_starts[at] : self.token_starts[at + 1]]
+
+    def written(self, block_size: int) -> Iterator[TokenArray]:
+        """Of each row, the blocks that it writes."""
+        for at, past in enumerate(self.past):
+            yield self.table[self.table_starts[at] + past // block_size : self.table_starts[at + 1]]
 
     def shape(self) -> StepShape:
         # As a loop: up to some fifty rows that is faster than a dozen operations on arrays.
         chunks = decodes = context = 0
         attention = 0.0
-        for new, row in zip(self.new.tolist(), self.rows, strict=True):
-            if new == 1 and row.past > 0:
+        for at, past in enumerate(self.past):
+            new = self.token_starts[at + 1] - self.token_starts[at]
+            if new == 1 and past > 0:
                 decodes += 1
-                context += row.past + 1
+                context += past + 1
             else:
                 chunks += new
-                attention += new * (row.past + new / 2)
+                attention += new * (past + new / 2)
         return StepShape(new=chunks, decodes=decodes, decode_context=context, attention=attention)
 
 
@@ -77,14 +112,7 @@ def stage(plan: StepPlan, limits: RunnerLimits, carried: Sequence[int | None]) -
         table_starts.append(len(table))
     if len(tokens) > limits.max_step_tokens:
         raise PlanError(f"tokens: at most {limits.max_step_tokens} new ones in one step, got {len(tokens)}")
-    staged = StagedStep(
-        rows=plan.rows,
-        tokens=np.array(tokens, dtype=np.int64),
-        token_starts=np.array(token_starts, dtype=np.int64),
-        past=np.array([row.past for row in plan.rows], dtype=np.int64),
-        table=np.array(table, dtype=np.int64),
-        table_starts=np.array(table_starts, dtype=np.int64),
-    )
+    staged = StagedStep(plan.rows, tokens, token_starts, [row.past for row in plan.rows], table, table_starts)
     _check_range(staged.tokens, staged.token_starts, limits.vocab_size, staged, "token")
     _check_range(staged.table, staged.table_starts, limits.block_count, staged, "block")
     _check_copies(plan, limits)
@@ -128,14 +156,18 @@ def _check_want(row: Row, new: int, limits: RunnerLimits) -> None:
                 raise PlanError(f"{who}: top must be 0 .. {limits.vocab_size}, got {top}")
 
 
-def _check_range(values: Ids, starts: Ids, bound: int, staged: StagedStep, what: str) -> None:
-    # One comparison for both ends: as unsigned, what is negative is greater than any bound.
-    wrong = (values.view(np.uint64) >= bound).nonzero()[0]
-    if len(wrong):
-        row = int(np.searchsorted(starts, wrong[0], side="right")) - 1
-        raise PlanError(
-            f"sequence {staged.rows[row].sequence}: {what} ids must be 0 .. {bound - 1}, got {values[wrong[0]]}"
-        )
+def _check_range(values: TokenArray, starts: list[int], bound: int, staged: StagedStep, what: str) -> None:
+    if not values:
+        return
+    if staged.few:
+        fits = min(values) >= 0 and max(values) < bound
+    else:
+        # One comparison for both ends: as unsigned, what is negative is greater than any bound.
+        fits = int(np.frombuffer(values, dtype=np.uint32).max()) < bound
+    if not fits:
+        at, wrong = next((at, value) for at, value in enumerate(values) if not 0 <= value < bound)
+        row = staged.rows[bisect_right(starts, at) - 1]
+        raise PlanError(f"sequence {row.sequence}: {what} ids must be 0 .. {bound - 1}, got {wrong}")
 
 
 def _check_copies(plan: StepPlan, limits: RunnerLimits) -> None:
@@ -152,9 +184,12 @@ def check_writers(staged: StagedStep, block_size: int, owners: NDArray[np.int32]
 
     ``owners`` is scratch, one entry per block, all -1, and is given back so.
     """
-    entry_rows = staged.entry_rows
-    writes = staged.entry_indices >= (staged.past // block_size)[entry_rows]
-    written, writers = staged.table[writes], entry_rows[writes]
+    if staged.few and _all_differ(staged, block_size):
+        return
+    arrays = staged.arrays
+    entry_rows = arrays.entry_rows
+    writes = arrays.entry_indices >= (arrays.past // block_size)[entry_rows]
+    written, writers = arrays.table[writes], entry_rows[writes]
     owners[written] = writers
     try:
         clash = (owners[written] != writers).nonzero()[0]
@@ -163,13 +198,18 @@ def check_writers(staged: StagedStep, block_size: int, owners: NDArray[np.int32]
             raise PlanError(f"block {block} is written by {_names(staged, writers[clash[0]], owners[block])}")
         if len(set(written.tolist())) < len(written):
             raise PlanError("a sequence's table names a block twice among those to be written")
-        read, readers = staged.table[~writes], entry_rows[~writes]
+        read, readers = arrays.table[~writes], entry_rows[~writes]
         clash = (owners[read] >= 0).nonzero()[0]
         if len(clash):
             block = read[clash[0]]
             raise PlanError(f"block {block} is read and written by {_names(staged, readers[clash[0]], owners[block])}")
     finally:
         owners[written] = -1
+
+
+def _all_differ(staged: StagedStep, block_size: int) -> bool:
+    """Whether every block that is written is named once in the whole step. Of few entries a scan for each is the fastest."""
+    return all(staged.table.count(block) == 1 for blocks in staged.written(block_size) for block in blocks)
 
 
 def _names(staged: StagedStep, first: int, second: int) -> str:

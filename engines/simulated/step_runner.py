@@ -193,17 +193,16 @@ class SimulatedStepRunner:
         return outputs
 
     def _remember(self, staged: StagedStep) -> None:
-        starts, tokens = staged.token_starts.tolist(), staged.tokens.tolist()
         for at, row in enumerate(staged.rows):
             history = self._sequences[row.sequence].history
             history.truncate(row.past)
-            history.extend(tokens[starts[at] : starts[at + 1]])
+            history.extend(staged.tokens_of(at))
 
     def _spoil(self, plan: StepPlan, staged: StagedStep) -> None:
         """A failed step leaves garbage in every block that it was to write."""
-        writes = staged.entry_indices >= (staged.past // self._limits.block_size)[staged.entry_rows]
-        targets = np.array([copy.target for copy in plan.copies], dtype=np.int64)
-        self._memory.scramble(np.unique(np.concatenate((staged.table[writes], targets))))
+        blocks = {copy.target for copy in plan.copies}
+        blocks.update(*staged.written(self._limits.block_size))
+        self._memory.scramble(np.array(sorted(blocks), dtype=np.int64))
 
     # ------------------------------------------------------------------ blocks
 

@@ -118,7 +118,6 @@ class BlockPool:
 
     def check_integrity(self, cached: Iterable[int]) -> None:
         """Law 1: free + cached + in use + quarantined = total, each block in exactly one state. O(blocks)."""
-        state: dict[int, str] = {}
         resting = [block for _, blocks in self._resting for block in blocks]
         in_use = [block for block, refs in enumerate(self.refs) if refs > 0]
         if len(in_use) != self._in_use or len(resting) != self._resting_count:
@@ -126,11 +125,18 @@ class BlockPool:
                 f"counted {len(in_use)} blocks in use and {len(resting)} quarantined, "
                 f"kept {self._in_use} and {self._resting_count}"
             )
-        for name, blocks in (("free", self._free), ("cached", cached), ("in use", in_use), ("quarantined", resting)):
+        kept = list(cached)
+        if sorted(self._free + kept + in_use + resting) != list(range(self.count)):
+            states = {"free": self._free, "cached": kept, "in use": in_use, "quarantined": resting}
+            raise IntegrityError(self._contradiction(states))
+
+    def _contradiction(self, states: dict[str, list[int]]) -> str:
+        state: dict[int, str] = {}
+        for name, blocks in states.items():
             for block in blocks:
                 if block in state:
-                    raise IntegrityError(f"block {block} is {state[block]} and {name}")
+                    return f"block {block} is {state[block]} and {name}"
                 state[block] = name
-        if len(state) != self.count:
-            lost = sorted(set(range(self.count)) - state.keys())
-            raise IntegrityError(f"{len(state)} blocks accounted for of {self.count}; lost {lost[:8]}")
+        everything = set(range(self.count))
+        lost, strange = sorted(everything - state.keys()), sorted(state.keys() - everything)
+        return f"{len(state)} blocks accounted for of {self.count}; lost {lost[:8]}, unknown {strange[:8]}"

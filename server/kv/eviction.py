@@ -74,16 +74,11 @@ class _ByScore:
         return None
 
     def members(self) -> list[Node]:
-        return [node for _, _, _, node in self._living()]
+        return [entry[3] for entry in self._living()]
 
     def _living(self) -> list[tuple[_Rank, int, int, Node]]:
-        seen: set[int] = set()
-        living = []
-        for entry in self._heap:
-            if self._live.get(entry[2]) == entry[0] and entry[2] not in seen:
-                seen.add(entry[2])
-                living.append(entry)
-        return living
+        live = self._live
+        return list({entry[2]: entry for entry in self._heap if live.get(entry[2]) == entry[0]}.values())
 
 
 class LeastRecentlyUsed(_ByScore):

@@ -8,7 +8,6 @@ Laws kept here:
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 
 from engines.contract import BlockTable, Retention
@@ -218,34 +217,51 @@ class PrefixCache:
             self._policy.add(parent)
 
     def check_integrity(self) -> None:
-        """The tree, its indexes, the policy's members and the pool agree. O(blocks)."""
-        refs = self.pool.refs
-        watched = self._retained.watched()
-        reached = 0
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            if not node.is_consistent() or (node.parent is None and not node.children):
-                raise IntegrityError(f"the node of block {node.block} and its children disagree")
-            for child in node.children.values():
-                reached += 1
-                if self._nodes.get(child.digest) is not child or self._by_block[child.block] is not child:
-                    raise IntegrityError(f"block {child.block} is in the tree but not in its indexes")
-                if child.kept_until is not None and id(child) not in watched:
-                    raise IntegrityError(f"the priority of block {child.block} would never fall back")
-                if node.parent is not None and refs[child.block] and not refs[node.block]:
-                    raise IntegrityError(f"block {child.block} is held but its parent {node.block} is not")
-            stack.extend(node.children.values())
-        known = array("i", [block for block, entry in enumerate(self._by_block) if entry is not None])
-        if not reached == len(self._nodes) == len(known):
-            raise IntegrityError(f"tree {reached}, digests {len(self._nodes)}, blocks {len(known)} published")
-        self._check_cached([block for block in known if not refs[block]])
+        """The tree, its indexes, the policy's members and the pool agree. O(blocks).
 
-    def _check_cached(self, cached: list[int]) -> None:
-        leaves = {b for b in cached if (node := self._by_block[b]) is not None and not node.children}
-        members = [node.block for node in self._policy.members()]
-        if len(cached) != self._cached or set(members) != leaves or len(members) != len(leaves):
-            raise IntegrityError(
-                f"{len(cached)} cached, kept {self._cached}; evictable {sorted(leaves)}, policy {sorted(members)}"
-            )
-        self.pool.check_integrity(cached)
+        Each node is its parent's child, one level below it, and parents are known: so all nodes hang from roots. And no node has a child
+        that is not known, since there are as many children as nodes.
+        """
+        refs, by_block, children = self.pool.refs, self._by_block, 0
+        watched, cached = self._retained.watched(), []
+        for node in self._nodes.values():
+            block = node.block
+            children += len(node.children)
+            self._check_place(node)
+            if by_block[block] is not node:
+                raise IntegrityError(f"block {block} is in the tree but not in its indexes")
+            if node.kept_until is not None and id(node) not in watched:
+                raise IntegrityError(f"the priority of block {block} would never fall back")
+            if not refs[block]:
+                cached.append(node)
+        for root in self._roots.values():
+            children += len(root.children)
+            if not root.children or not root.is_consistent():
+                raise IntegrityError("a root has no children, or keys that are not theirs")
+        known = len(by_block) - by_block.count(None)
+        if not children == len(self._nodes) == known:
+            raise IntegrityError(f"tree {children}, digests {len(self._nodes)}, blocks {known} published")
+        self._check_cached(cached)
+
+    def _check_place(self, node: Node) -> None:
+        parent = node.parent
+        if parent is None or parent.children.get(node.tokens) is not node or node.depth != parent.depth + 1:
+            raise IntegrityError(f"block {node.block} and its parent disagree")
+        if not node.is_consistent():
+            raise IntegrityError(f"the node of block {node.block} and its children disagree")
+        if self._nodes.get(node.digest) is not node:
+            raise IntegrityError(f"block {node.block} is not found under its own name")
+        if parent.parent is None:
+            if self._roots.get(parent.digest) is not parent:
+                raise IntegrityError(f"block {node.block} hangs from a root that is not known")
+        elif self._nodes.get(parent.digest) is not parent:
+            raise IntegrityError(f"block {node.block} hangs from block {parent.block}, which is not known")
+        elif self.pool.refs[node.block] and not self.pool.refs[parent.block]:
+            raise IntegrityError(f"block {node.block} is held but its parent {parent.block} is not")
+
+    def _check_cached(self, cached: list[Node]) -> None:
+        leaves = sorted(node.block for node in cached if not node.children)
+        members = sorted(node.block for node in self._policy.members())
+        if len(cached) != self._cached or members != leaves:
+            raise IntegrityError(f"{len(cached)} cached, kept {self._cached}; evictable {leaves}, policy {members}")
+        self.pool.check_integrity([node.block for node in cached])

@@ -19,7 +19,7 @@ def check_holds(cache: PrefixCache, seats: Seats, flight: Composition | None, pr
         held[block] += 1
     for block in prefixes.holds():
         held[block] += 1
-    refs = cache.pool.refs
-    wrong = [(block, refs[block], count) for block, count in enumerate(held) if refs[block] != count]
-    if wrong:
+    refs = cache.pool.refs.tolist()
+    if refs != held:
+        wrong = [(block, refs[block], count) for block, count in enumerate(held) if refs[block] != count]
         raise IntegrityError(f"(block, references, holders): {wrong[:8]}")

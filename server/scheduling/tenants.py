@@ -232,22 +232,31 @@ class ClassQueue(Generic[W]):
         """Raises IntegrityError where the books contradict each other; returns the waiters' work. O(n)."""
         work = counted = backlogged = 0
         for tenant in self._tenants.values():
-            living = {id(waiter): waiter for _, waiter in tenant.heap if waiter.queued}
-            if len(living) != tenant.count or (tenant.entry is None) != (not living):
-                raise IntegrityError(
-                    f"class {level}, tenant {tenant.name!r}: {len(living)} wait, counted {tenant.count}"
-                )
-            for waiter in living.values():
-                if waiter.key[0] != level:
-                    raise IntegrityError(f"class {level}: a waiter of another class")
-                work += waiter.waiting_work
-            counted += len(living)
-            backlogged += tenant.count > 0
+            if tenant.heap or tenant.count or tenant.entry:
+                for waiter in self._check_tenant(tenant, level):
+                    work += waiter.waiting_work
+                counted += tenant.count
+                backlogged += tenant.count > 0
         if self.tenants != backlogged:
             raise IntegrityError(f"class {level}: {self.tenants} tenants counted as waiting, and others wait")
         if counted != self.count:
             raise IntegrityError(f"class {level}: {counted} wait, counted {self.count}")
-        by_rank = sum(count for count, _ in self._by_rank.values())
-        if counted != by_rank:
-            raise IntegrityError(f"class {level}: {counted} wait, {by_rank} by rank")
         return work
+
+    def _check_tenant(self, tenant: _Tenant[W], level: int) -> list[W]:
+        """Its waiters, which are as many as it counts."""
+        living = list({id(waiter): waiter for _, waiter in tenant.heap if waiter.queued}.values())
+        if len(living) != tenant.count or (tenant.entry is None) != (not living):
+            raise IntegrityError(f"class {level}, tenant {tenant.name!r}: {len(living)} wait, counted {tenant.count}")
+        if any(waiter.key[0] != level for waiter in living):
+            raise IntegrityError(f"class {level}: a waiter of another class")
+        return living
+
+    def check_ranks(self, level: int, work: int) -> None:
+        """Raises IntegrityError where what is kept by rank is not all who wait and their ``work``."""
+        tallied = [0, 0]
+        for count, rank_work in self._by_rank.values():
+            tallied[0] += count
+            tallied[1] += rank_work
+        if tallied != [self.count, work]:
+            raise IntegrityError(f"class {level}: (waiters, work) are {[self.count, work]}, by rank {tallied}")

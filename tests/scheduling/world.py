@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engines.contract import SequenceSpec, StepError, StepPlan
 from engines.sampling.params import SamplingParams
 from engines.simulated.clock import VirtualClock
 from engines.simulated.draws import Draw, TokenDrawer, hashed_state
+from engines.simulated.hashing import Words
 from engines.simulated.history import History
 from engines.simulated.language import Language
 from engines.simulated.step_runner import SimulatedStepRunner
@@ -28,7 +33,31 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.policies import Policies
 
 BLOCK = 4
-LANGUAGE = Language(500, end_ids=(2,), end_rate=0.03, seed=11)
+
+
+class RememberingLanguage(Language):
+    """Makes each state's row once: a world asks for most of them again, when it judges what was said."""
+
+    def __init__(self, vocab_size: int, **rest: Any) -> None:
+        super().__init__(vocab_size, **rest)
+        self._rows: dict[int, NDArray[np.float32]] = {}
+
+    def logits(self, states: Words) -> NDArray[np.float32]:
+        rows = self._rows
+        if len(rows) > 4096:
+            rows.clear()
+        asked = states.tolist()
+        unknown = [state for state in dict.fromkeys(asked) if state not in rows]
+        if unknown:
+            made = super().logits(np.array(unknown, dtype=np.uint64))
+            made.flags.writeable = False
+            rows.update((state, made[at : at + 1]) for at, state in enumerate(unknown))
+        if len(asked) == 1:
+            return rows[asked[0]]
+        return np.concatenate([rows[state] for state in asked])
+
+
+LANGUAGE = RememberingLanguage(500, end_ids=(2,), end_rate=0.03, seed=11)
 CONFIG = BatcherConfig(
     max_sequences=8,
     step_tokens=16,
@@ -148,6 +177,8 @@ class World:
         self.ends: dict[int, RequestFinished] = {}
         self.numbers: dict[tuple[int, int], int] = {}
         """The runner's name for each sequence: they are numbered in the order in which requests come."""
+        self.drawn: Counter[int] = Counter()
+        """How many tokens the runner drew, by its name for the sequence."""
         self.failed: set[int] = set()
         """Sequences named by a step that failed."""
 
@@ -173,7 +204,10 @@ class World:
         step = self.plans[-1].step
         self.now += 1.0
         try:
-            self.batcher.apply(self._handle.result(), self.now)
+            result = self._handle.result()
+            for output in result.outputs:
+                self.drawn[output.sequence] += len(output.tokens)
+            self.batcher.apply(result, self.now)
         except StepError:
             self.failed.update(row.sequence for row in self.plans[-1].rows)
             self.batcher.fail(step, self.now)

@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from engines.contract import BlockCopy, PlanError, Sample
+from engines.simulated import staging
 from engines.simulated.step_runner import SimulatedStepRunner
 from tests.simulated.rig import BLOCK, greedy, make_row, make_runner, make_spec, run
+
+
+@pytest.fixture(autouse=True, params=["integers", "arrays"])
+def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of few tokens are worked on with integers, others with arrays: both must notice."""
+    monkeypatch.setattr(staging, "FEW", 1 << 20 if request.param == "integers" else -(1 << 20))
+
 
 PROMPT = list(range(100, 118))
 MATE = list(range(300, 318))
@@ -277,3 +285,29 @@ def test_the_runner_does_not_keep_the_callers_arrays() -> None:
     run(runner, 1, handle_rows, opened=[make_spec(1, PROMPT)])
     prompt.append(1)
     table.append(1)
+
+
+def _replay(seed: int) -> tuple[list[tuple[int, ...]], list[bytes]]:
+    """What four sequences say, their prompts computed in random pieces side by side, and what their blocks hold in the end."""
+    draw, runner = random.Random(seed), make_runner()  # noqa: S311 - the same worlds every run
+    tokens = [[draw.randrange(3, 900) for _ in range(draw.randint(1, 30))] for _ in range(4)]
+    opened = [make_spec(at, prompt) for at, prompt in enumerate(tokens)]
+    done, said = [0] * 4, []
+    for step in range(1, 25):
+        rows = []
+        for at in draw.sample(range(4), draw.randint(1, 4)):
+            piece = tokens[at][done[at] :][: draw.randint(1, 9)]
+            rows.append(make_row(at, piece, done[at], list(range(at * 16, at * 16 + 16))))
+            done[at] += len(piece)
+        for output in run(runner, step, *rows, opened=opened if step == 1 else ()):
+            if done[output.sequence] == len(tokens[output.sequence]):
+                tokens[output.sequence] += output.tokens
+            said.append(output.tokens)
+    return said, runner.read_blocks(range(64))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_integers_and_arrays_say_the_same_and_leave_the_same_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    either = _replay(seed)
+    monkeypatch.setattr(staging, "FEW", -staging.FEW)
+    assert _replay(seed) == either
