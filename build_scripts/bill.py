@@ -155,8 +155,9 @@ def kv_bytes_per_token(shape: KvShape, precision: str) -> int:
 
 
 def verification_blocks(max_context: int) -> int:
-    """Blocks that verification and the step profile ask of the runner."""
-    return 32 + 2 * math.ceil(min(max_context, 1024) / BLOCK_SIZE) + 64
+    """Blocks that the proof asks of the runner: the step profile's context and a block for each of the 32 sequences behind it;
+    verification's eight texts fill fewer. None to spare: on huge pages, a block that is written takes memory for its neighbours."""
+    return math.ceil(min(max_context, 1024) / BLOCK_SIZE) + 32
 
 
 def _workspace(decoder: Decoder) -> int:

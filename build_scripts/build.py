@@ -19,7 +19,7 @@ from build_scripts.decoder import Decoder
 from build_scripts.description import provisional_manifest
 from build_scripts.errors import PublishError
 from build_scripts.golden.reference import Golden, find_golden, own_golden
-from build_scripts.host import require_room
+from build_scripts.host import give_back_freed_memory, require_room
 from build_scripts.inspection import is_intact
 from build_scripts.numerics import NumericsChoice, NumericsWish, fingerprint
 from build_scripts.profile import machine
@@ -138,6 +138,7 @@ def build(plan: Plan, reporter: Reporter, *, force: bool = False) -> EngineManif
             manifest = msgspec.structs.replace(manifest, numerics=standing.numerics, profile=standing.profile)
         else:
             golden = find_golden(plan.source.sha256) or _own_golden(plan, reporter)
+            give_back_freed_memory()  # what the reference leaves would stand beside the loaded engine
             manifest = prove(scratch, manifest, golden, plan.choice, reporter)
         stages.run("proof", inputs["proof"], tuple)
         stages.clear_markers()
@@ -154,9 +155,8 @@ def _write_tokenizer(plan: Plan, scratch: Path) -> list[str]:
 
 def write_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
     """model.xml and model.bin; holds the result, and a tensor of the checkpoint. Returns their names."""
-    return _write_graph(
-        plan, FormedSource(plan.checkpoint.tensors, plan.choice.weights), scratch / "model.xml", reporter
-    )
+    formed = FormedSource(plan.checkpoint.tensors, plan.choice.weights)
+    return _write_graph(plan, formed, scratch / "model.xml", reporter)
 
 
 def write_wide_graph(plan: Plan, scratch: Path, reporter: Reporter) -> list[str]:
@@ -174,6 +174,8 @@ def _write_graph(plan: Plan, weights: TensorSource, path: Path, reporter: Report
     except RuntimeError as error:
         raise PublishError(f"{plan.output.parent}: the graph cannot be written (is the disk full?)") from error
     _require_whole(path)
+    del model
+    give_back_freed_memory()
     return [f"{path.stem}.bin", path.name]
 
 

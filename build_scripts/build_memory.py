@@ -15,16 +15,18 @@ from build_scripts.decoder import Decoder, Shape
 from build_scripts.profile import LONGEST_CHUNK
 from build_scripts.verify import MOST_SCORED
 
-PROCESS_BYTES = 360_000_000
-"""Interpreter, library, kernels, graph, and what the allocator keeps."""
+PROCESS_BYTES = 170_000_000
+"""Interpreter, library, and what the allocator keeps."""
+LAYER_BYTES = 2_500_000
+"""Of a layer's graph and kernels, and of its narrow matrices, which are packed a second time for steps of many tokens."""
 WRITING_BYTES = 400_000_000
-"""The same while the engine is written; conversions of a run of rows among them."""
+"""As PROCESS_BYTES, while the engine is written; conversions of a run of rows among them."""
 TOKEN_BYTES = {"gguf": 3400, "huggingface": 1200}
 """By kind of checkpoint: of an entry of the vocabulary, in the reader's metadata and in the tokenizers that are made of it."""
 SECOND_FORM_BYTES = 80_000_000
 """The graph and the kernels of a second form of the weights, those aside."""
-CONSTANT_COPIES = 2.5
-"""The scales and zeros of groups, beside those in the engine: turned when the graph is compiled, and more that was not traced."""
+CONSTANT_SHARE = 0.25
+"""Of the bytes of groups' scales and zeros, beside the one copy that is made of them when the graph is compiled: what that leaves."""
 _STAGINGS = {"bf16": 1, "f32": 2}
 """By activations: how often the floats of a step's activations and logits are held."""
 
@@ -51,7 +53,8 @@ def proving(decoder: Decoder, weights: int, packed: int, constants: int, activat
     """``weights``: on disk, mapped. ``packed``: as the library holds them. ``constants``: of groups. Keys, values and checkpoint aside."""
     tokens = min(LONGEST_CHUNK, decoder.static_context)
     step = 4 * (tokens * floats_per_token(decoder) + MOST_SCORED * decoder.vocab_size)
-    return weights + packed + int(CONSTANT_COPIES * constants) + _STAGINGS[activations] * step + PROCESS_BYTES
+    process = PROCESS_BYTES + LAYER_BYTES * decoder.layers
+    return weights + packed + int(CONSTANT_SHARE * constants) + _STAGINGS[activations] * step + process
 
 
 def floats_per_token(decoder: Decoder) -> int:

@@ -1,7 +1,8 @@
-"""What a build needs of the machine that it runs on: refused beforehand rather than killed halfway (case A5)."""
+"""What a build takes of the machine that it runs on: refused beforehand rather than killed halfway (case A5), and given back."""
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from pathlib import Path
 
@@ -24,3 +25,11 @@ def require_room(*, memory: int, disk: int, output: Path) -> None:
             f"the result needs {disk / 1e6:.0f} MB of disk and {place} has {free / 1e6:.0f} MB left; "
             "--force tries all the same"
         )
+
+
+def give_back_freed_memory() -> None:
+    """Hand what the allocator has free to the kernel. glibc keeps freed memory below the greatest block in use, and tensors leave
+    much of it: an engine of 0.74 GB, once written, 0.6 GB. Other allocators have no such call and are left to themselves."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -12,6 +12,7 @@ from build_scripts.description import with_findings
 from build_scripts.driver import Driver
 from build_scripts.errors import VerificationError
 from build_scripts.golden.reference import Golden
+from build_scripts.host import give_back_freed_memory
 from build_scripts.numerics import NumericsChoice
 from build_scripts.profile import measure_profile
 from build_scripts.progress import Advance, Reporter
@@ -37,6 +38,7 @@ def prove(
     with _vouched():
         blocks = verification_blocks(manifest.model.max_context)
         runner = engines.openvino.load(scratch, kv_blocks=blocks, manifest=manifest)
+    give_back_freed_memory()  # what reading and compiling left: the weights are packed beside it, in the first steps
     try:
         with _vouched():
             reporter.note(f"verifying {golden.positions} positions against {golden.reference}")

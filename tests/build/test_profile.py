@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from build_scripts.profile import Shape, fit, nonnegative_least_squares, shapes
+from build_scripts.bill import BLOCK_SIZE, verification_blocks
+from build_scripts.driver import Driver
+from build_scripts.profile import Shape, fit, measure_profile, nonnegative_least_squares, shapes
+from build_scripts.verify import SELF_SEQUENCES, SELF_TOKENS
+from engines.contract import Output, RunnerLimits, StepRunner
 
 coefficient = st.floats(0, 10)
 
@@ -57,3 +64,41 @@ def test_only_shapes_that_fit_are_measured(context: int, tokens: int) -> None:
         assert shape.past + shape.new <= context
         assert shape.context + 1 <= context
         assert shape.new + shape.decodes <= tokens
+
+
+class _Untimed(Driver):
+    """Runs nothing; counts the blocks that are out at once."""
+
+    def __init__(self, limits: RunnerLimits) -> None:
+        super().__init__(cast("StepRunner", _Limited(limits)))
+        self.most = 0
+
+    def _run(self, rows: list[Any], closed: Sequence[int], opened: Sequence[Any] = ()) -> tuple[list[Output], float]:
+        self.most = max(self.most, self.limits.block_count - self.free_blocks)
+        return [], 0.01
+
+
+class _Limited:
+    def __init__(self, limits: RunnerLimits) -> None:
+        self.limits = limits
+
+
+@pytest.mark.parametrize("context", [128, 256, 1000, 1024, 8192])
+def test_a_proof_has_the_blocks_that_it_asks_for_and_few_to_spare(context: int) -> None:
+    blocks = verification_blocks(context)
+    driver = _Untimed(
+        RunnerLimits(
+            vocab_size=100,
+            block_size=BLOCK_SIZE,
+            block_count=blocks,
+            bytes_per_block=1,
+            max_rows=256,
+            max_step_tokens=2048,
+            max_context=context,
+            kv_groups=(),
+        )
+    )
+    measure_profile(driver, 1, lambda done, total: None)
+    assert blocks - 2 <= driver.most <= blocks
+    assert SELF_SEQUENCES * -(-min(SELF_TOKENS, context) // BLOCK_SIZE) <= blocks
+    assert driver.free_blocks == blocks

@@ -49,9 +49,11 @@ def write_tiny_gguf(
     matrices: Kind = Kind.Q4_1,
     embeddings: Kind = Kind.Q8_0,
     seed: int = 0,
+    damping: float = 1.0,
     edit: Callable[[gguf.GGUFWriter], None] | None = None,
 ) -> Path:
-    """``edit`` may add keys and tensors before the file is written."""
+    """``edit`` may add keys and tensors before the file is written. ``damping`` below 1 shrinks what a layer adds to the residual
+    stream, as in tests/build_scripts/small_models.py."""
     shape = shape or TinyShape()
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, shape)
@@ -59,6 +61,7 @@ def write_tiny_gguf(
     random = np.random.default_rng(seed)
     for name, size in _tensors(shape).items():
         values = random.standard_normal(size) * (2.0 / np.sqrt(size[-1]) if len(size) > 1 else 0.1)
+        values *= damping if name.endswith(("attn_output.weight", "ffn_down.weight")) else 1.0
         floats = (values if len(size) > 1 else values + 1).astype(np.float32)
         kind = Kind.F32 if len(size) == 1 else embeddings if "embd" in name else matrices
         writer.add_tensor(name, gguf.quantize(floats, kind), raw_dtype=kind)

@@ -1,6 +1,6 @@
-"""A conversion, an embedded build, or only what writes its engine, in a process of its own, and the most memory that it had.
+"""A conversion or an embedded build, in a process of its own, and the most memory that it had.
 
-    python -m tests.build_scripts.measured_memory {convert,build,write} FORM MODEL OUTPUT
+    python -m tests.build_scripts.measured_memory {convert,build} FORM MODEL OUTPUT
 
 FORM is that of the weights; a conversion has none and ignores it. Prints, in bytes, the peaks of RssAnon (pages of mapped files are the
 kernel's to drop and not counted) and of VmRSS (they are), sampled every few milliseconds, and what the plan billed.
@@ -13,13 +13,10 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from build_scripts.numerics import WeightForm
 from tests.engines_built import SilentReporter
-
-if TYPE_CHECKING:
-    from build_scripts.build import Plan
 
 
 class Peak(threading.Thread):
@@ -57,30 +54,15 @@ def convert(_: WeightForm, model: str, output: Path) -> int:
 def build(weights: WeightForm, model: str, output: Path) -> int:
     """All of it, its proof included."""
     from build_scripts import build as embedded
+    from build_scripts.numerics import NumericsWish
 
-    plan = _plan(weights, model, output)
+    request = embedded.BuildRequest(model, output, NumericsWish(weights=weights), output.parent)
+    plan = embedded.make_plan(request, SilentReporter())
     embedded.build(plan, SilentReporter())
     return plan.bill.build_memory
 
 
-def write(weights: WeightForm, model: str, output: Path) -> int:
-    """All of an embedded build up to the files of the engine; what follows only loads them."""
-    from build_scripts.build import write_graph
-
-    output.mkdir()
-    plan = _plan(weights, model, output)
-    write_graph(plan, output, SilentReporter())
-    return plan.bill.build_memory
-
-
-def _plan(weights: WeightForm, model: str, output: Path) -> Plan:
-    from build_scripts.build import BuildRequest, make_plan
-    from build_scripts.numerics import NumericsWish
-
-    return make_plan(BuildRequest(model, output, NumericsWish(weights=weights), output.parent), SilentReporter())
-
-
-WORKS: dict[str, Callable[[WeightForm, str, Path], int]] = {"convert": convert, "build": build, "write": write}
+WORKS: dict[str, Callable[[WeightForm, str, Path], int]] = {"convert": convert, "build": build}
 
 
 def main() -> None:
