@@ -46,7 +46,7 @@ class SchedulerConfig(Section):
     """Seconds that a step may take, prompts included, while others stream."""
     itl_stretch: Annotated[float, Field(ge=1, le=100)] = 2.0
     """Where that is less than this many times the step without prompts, so long may it take: or new prompts would starve."""
-    itl_limit: Annotated[Seconds, Field(gt=0, le=60)] = 0.2
+    itl_limit: Annotated[Seconds, Field(gt=0, le=60)] = 0.3
     """Up to so many seconds it may take where the prompts ahead would else not be through within half of interactive_target."""
     idle_step: Annotated[Seconds, Field(gt=0, le=60)] = 1.0
     """Seconds that a step may take while nobody streams: who comes meanwhile waits for its end."""

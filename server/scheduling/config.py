@@ -38,7 +38,7 @@ class BatcherConfig:
     """Seconds between two tokens of a stream that prompts may stretch a step to ..."""
     itl_stretch: float = 2.0
     """... or this many times what the step takes without prompts, where that is more ..."""
-    itl_limit: float = 0.2
+    itl_limit: float = 0.3
     """... or up to so many, where at that pace the prompts ahead would not be through within half of ``interactive_target``."""
     idle_step: float = 1.0
     """Seconds of a step while nobody streams: who comes meanwhile waits for its end."""
