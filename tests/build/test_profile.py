@@ -98,7 +98,7 @@ def test_a_proof_has_the_blocks_that_it_asks_for_and_few_to_spare(context: int) 
             kv_groups=(),
         )
     )
-    measure_profile(driver, 1, lambda done, total: None)
+    measure_profile(driver, 1, lambda _done, _total: None)
     assert blocks - 2 <= driver.most <= blocks
     assert SELF_SEQUENCES * -(-min(SELF_TOKENS, context) // BLOCK_SIZE) <= blocks
     assert driver.free_blocks == blocks
