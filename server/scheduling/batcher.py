@@ -98,8 +98,10 @@ class Batcher:
         forks = [token_array(request.prompt) for _ in range(request.n)]
         blocks = SequenceBlocks if self._config.prefix_cache else UnsharedBlocks
         tables = [blocks(self.cache, root, tokens, request.retention) for tokens in forks]
-        expected = self._reception.expect(request, self._uncached(request, tables[0]))
+        uncached = self._uncached(request, tables[0])
+        expected = self._reception.expect(request, uncached)
         record = self._ledger.open(request, expected.rank)
+        self.forecast.arrived(request, uncached, expected.rank)
         for index, (tokens, kv) in enumerate(zip(forks, tables, strict=True)):
             self._last_sequence += 1
             sequence = Sequence(
@@ -111,6 +113,7 @@ class Batcher:
                 max_context=self._limits.max_context,
                 # The first one computes the prompt for all.
                 expected_charge=charge(0, expected.output) if index else expected.charge,
+                expected_work=uncached,
             )
             record.sequences.append(sequence)
             record.unfinished += 1

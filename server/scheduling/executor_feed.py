@@ -79,6 +79,7 @@ class ExecutorFeed:
         """Queue a validated request. Raises DuplicateRequestError."""
         expectation = self._reception.expect(request, len(request.prompt))
         record = self._ledger.open(request, expectation.rank)
+        self.forecast.arrived(request, len(request.prompt), expectation.rank)
         # The first one waits, and is charged, for all of them.
         everything = charge(len(request.prompt), request.n * expectation.output)
         record.sequences.extend(FedSequence(record, index, everything) for index in range(request.n))

@@ -38,6 +38,11 @@ class FedSequence(SequenceRecord):
     def waiting_work(self) -> int:
         return len(self.record.request.prompt)
 
+    @property
+    def expected_work(self) -> int:
+        """All of it: what the executor has cached it does not tell beforehand."""
+        return self.waiting_work
+
 
 Fed = RequestRecord[FedSequence]
 

@@ -5,7 +5,8 @@
     TTFT    = rest of the step in flight + steps full ones where others still want them, else through + what its steps cost anyway;
               or, where seats are what is missing, until one is free + its own prompt, if that is later
 
-What this leaves out (who will come and pass, how many more will stream by then, work outside the engine) shows as a factor between
+Who comes later and passes is expected as it lately was (overtaking.py). What this leaves out (how many more will stream by then, how soon KV
+blocks are free, work outside the engine) shows as a factor between
 prediction and truth, the median of what lately came, learned apart for an empty room and a waiting one, and for short prompts and long ones. Who is
 refused teaches nothing: a factor that was learned while the machine stood still would refuse whoever could show that it stands no more, and so
 fades with each run of refusals that only it caused.
@@ -26,6 +27,7 @@ from server.scheduling.contention import Job, until_through
 from server.scheduling.cost import StepCost
 from server.scheduling.making import make_pace
 from server.scheduling.outlook import Outlook
+from server.scheduling.overtaking import Overtaking
 from server.scheduling.reception import Reception
 from server.scheduling.waiting_room import Standing
 
@@ -54,6 +56,7 @@ class Forecast:
         self._reception = reception
         self._waiting = waiting
         self._pace = make_pace(config, cost)
+        self._overtaking = Overtaking() if config.order == "aged" else None
         self._factor = [0.0] * 4
         """Logarithm of truth over prediction, by kind: where nobody waited and where somebody did, of short prompts and of long ones,
         which whoever comes later passes."""
@@ -119,19 +122,30 @@ class Forecast:
         place = int(request.priority), self._reception.expect(request, uncached).rank
         crowd = _Crowd(self._waiting(), outlook, place, cost, long)
         own = Job(cost.prompt_seconds(uncached, len(request.prompt) - uncached), uncached > long)
+        alone, given, most = self._step(outlook, crowd, own.seconds, uncached)
+        passing, behind = self._expect_more(request, place, (crowd.seconds_ahead + own.seconds) * (1.0 + alone / given))
+        crowd.ahead += [Job(passing, long=False)] * (passing > 0.0)
         through, left = until_through(crowd.ahead, own, crowd.behind, self._config.max_partial_prefills)
-        alone, given = self._step(outlook, crowd, own.seconds, uncached)
-        steps = max(1, ceil(through / given - _ROUNDING))
+        # Where nobody streams yet, the next step may take longer than those after it.
+        idle = self._config.budget != "fixed" and not outlook.decodes and not outlook.step_seconds
+        first = max(given, min(self._config.idle_step, most)) if idle else given
+        steps = 1 + max(0, ceil((through - first) / given - _ROUNDING))
         # Whoever is through amid a step hears of it at its end; that is where the prompts of that step end, or where it is full.
-        wait = steps * (alone + given) if left > _ROUNDING * given else through + steps * alone
+        wait = steps * alone + min(through + left + behind, first + (steps - 1) * given)
         lacking = crowd.requests_ahead + 1 - outlook.free_seats
         if lacking > 0 and outlook.seats_per_second > 0.0:
             seat = lacking / outlook.seats_per_second
             wait = max(wait, seat + own.seconds + alone * max(1, ceil(own.seconds / given)))
         return outlook.step_seconds / 2 + wait
 
-    def _step(self, outlook: Outlook, crowd: _Crowd, own: float, uncached: int) -> tuple[float, float]:
-        """What a step costs without prompts, and how many seconds of prompts it takes."""
+    def _expect_more(self, request: GenerationRequest, place: tuple[int, float], wait: float) -> tuple[float, float]:
+        """Seconds of prompts of those who will probably come later: who passes, and who does not but comes at the same instant."""
+        if self._overtaking is None:
+            return 0.0, 0.0
+        return self._overtaking.expect(request.arrival, *place, wait)
+
+    def _step(self, outlook: Outlook, crowd: _Crowd, own: float, uncached: int) -> tuple[float, float, float]:
+        """What a step costs without prompts, how many seconds of prompts it takes, and how many at most where nobody streams."""
         config = self._config
         # Who is ahead of a newcomer streams by the time that its own turn has come.
         decodes = outlook.decodes or int(bool(crowd.ahead))
@@ -145,13 +159,19 @@ class Forecast:
         else:
             tokens = crowd.capped_tokens + min(config.long_prompt_tokens, uncached)
             given = min(self._pace.step(alone, decodes, crowd.requests + 1, tokens) - alone, most * mean)
-        return alone, max(given, _ROUNDING)
+        return alone, max(given, _ROUNDING), most * mean
 
     def _streaming(self, request: GenerationRequest, outlook: Outlook) -> float:
         tokens = self._reception.lengths.expect(request)
         return tokens * self._cost.seconds(0, outlook.decodes + 1, outlook.context + len(request.prompt), 0.0)
 
     # ------------------------------------------------------------------ the engine thread
+
+    def arrived(self, request: GenerationRequest, uncached: int, rank: float) -> None:
+        """A request was queued under this rank."""
+        if self._overtaking is not None:
+            seconds = self._cost.prompt_seconds(uncached, len(request.prompt) - uncached)
+            self._overtaking.arrived(request.arrival, int(request.priority), rank, seconds)
 
     def learn(self, finishes: Iterable[SequenceFinished | RequestFinished]) -> None:
         """Requests are over: compare what was predicted of them with what came."""

@@ -71,6 +71,7 @@ class Seats:
         sequence.computed = sequence.scheduled = 0
         sequence.prefix_waits = 0
         sequence.retry_above = -1
+        sequence.expected_work = len(sequence.tokens)
         sequence.record.preemptions += 1
         self._counters.preemptions += 1
         self._room.push(sequence)

@@ -21,6 +21,7 @@ class Sequence(SequenceRecord):
     __slots__ = (
         "capacity",
         "computed",
+        "expected_work",
         "id",
         "kv",
         "limit",
@@ -45,7 +46,9 @@ class Sequence(SequenceRecord):
         kv: SequenceBlocks,
         max_context: int,
         expected_charge: float = 0.0,
+        expected_work: int = 0,
     ) -> None:
+        """``expected_work``: tokens that the cache probably does not have."""
         super().__init__(record, index, expected_charge)
         request = record.request
         self.id = sequence_id
@@ -58,6 +61,7 @@ class Sequence(SequenceRecord):
         self.stops = frozenset(request.end_ids + request.stop_ids)
         self.computed = 0
         self.scheduled = 0
+        self.expected_work = expected_work
         self.kv = kv
         self.tables = kv.tables
         self.capacity = 0

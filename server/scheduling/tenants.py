@@ -44,6 +44,11 @@ class Waiter(Protocol):
         ...
 
     @property
+    def expected_work(self) -> int:
+        """Of that, what the cache will probably not have. Must not change while it waits."""
+        ...
+
+    @property
     def expected_charge(self) -> float:
         """Weighted tokens that it will probably take, prompt and output."""
         ...
@@ -87,7 +92,7 @@ class ClassQueue(Generic[W]):
         self._served = 0.0
         """Counter of whom the room served last: where a tenant starts that comes into an empty room."""
         self._by_rank: dict[int, tuple[int, int]] = {}
-        """How many wait, and their work, by rank in units of RANK_STEP."""
+        """How many wait, and their expected work, by rank in units of RANK_STEP."""
         self.count = 0
         self.tenants = 0
         """How many tenants wait."""
@@ -214,7 +219,7 @@ class ClassQueue(Generic[W]):
         place = int(waiter.key[1] // RANK_STEP)
         count, work = self._by_rank.get(place, (0, 0))
         if count + change:
-            self._by_rank[place] = count + change, work + change * waiter.waiting_work
+            self._by_rank[place] = count + change, work + change * waiter.expected_work
         else:
             del self._by_rank[place]
 
@@ -252,8 +257,13 @@ class ClassQueue(Generic[W]):
             raise IntegrityError(f"class {level}: a waiter of another class")
         return living
 
-    def check_ranks(self, level: int, work: int) -> None:
-        """Raises IntegrityError where what is kept by rank is not all who wait and their ``work``."""
+    def check_ranks(self, level: int) -> None:
+        """Raises IntegrityError where what is kept by rank is not all who wait and their expected work."""
+        work = sum(
+            waiter.expected_work
+            for tenant in self._tenants.values()
+            for waiter in {id(one): one for _, one in tenant.heap if one.queued}.values()
+        )
         tallied = [0, 0]
         for count, rank_work in self._by_rank.values():
             tallied[0] += count

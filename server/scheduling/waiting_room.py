@@ -17,7 +17,7 @@ class Standing(NamedTuple):
     rank: float
     requests: int
     work: int
-    """Tokens to compute, of all of them."""
+    """Tokens of all of them that the cache will probably not have."""
 
 
 class WaitingRoom(Generic[W]):
@@ -101,4 +101,4 @@ class WaitingRoom(Generic[W]):
         if work != self.work_by_class:
             raise IntegrityError(f"waiting work by class is {work} tokens, counted {self.work_by_class}")
         for level, queue in enumerate(self._queues):
-            queue.check_ranks(level, work[level])
+            queue.check_ranks(level)

@@ -29,7 +29,7 @@ SECOND_PER_TOKEN = StepProfile(
 class Guest:
     def __init__(self, tenant: str, number: int, charge: float) -> None:
         self.key = (0.0, float(number))
-        self.waiting_work = 1
+        self.waiting_work = self.expected_work = 1
         self.queued = False
         self.tenant = tenant
         self.charged: float | None = None

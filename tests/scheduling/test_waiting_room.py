@@ -15,7 +15,7 @@ from server.scheduling.waiting_room import WaitingRoom
 class Guest:
     def __init__(self, level: int, number: float, work: int = 1, tenant: str = "") -> None:
         self.key = (float(level), float(number))
-        self.waiting_work = work
+        self.waiting_work = self.expected_work = work
         self.queued = False
         self.tenant = tenant
         self.charged: float | None = None
@@ -114,6 +114,9 @@ def test_integrity_notices_a_wrong_count() -> None:
     guest.queued = True
     guest.waiting_work = 5
     with pytest.raises(IntegrityError, match=r"waiting work by class is \[0, 5, 0\] tokens, counted \[0, 1, 0\]"):
+        room.check_integrity()
+    guest.waiting_work, guest.expected_work = 1, 5
+    with pytest.raises(IntegrityError, match=r"class 1: \(waiters, work\) are \[1, 5\], by rank \[1, 1\]"):
         room.check_integrity()
 
 
