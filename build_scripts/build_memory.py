@@ -21,7 +21,7 @@ LAYER_BYTES = 2_500_000
 """Of a layer's graph and kernels, and of its narrow matrices, which are packed a second time for steps of many tokens."""
 WRITING_BYTES = 400_000_000
 """As PROCESS_BYTES, while the engine is written; conversions of a run of rows among them."""
-TOKEN_BYTES = {"gguf": 3400, "huggingface": 1200}
+TOKEN_BYTES = {"gguf": 1400, "huggingface": 1200}
 """By kind of checkpoint: of an entry of the vocabulary, in the reader's metadata and in the tokenizers that are made of it."""
 SECOND_FORM_BYTES = 80_000_000
 """The graph and the kernels of a second form of the weights, those aside."""

@@ -59,8 +59,9 @@ def _open_gguf(path: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path.name}: the tokenizer has {tokens} tokens, the embedding has {decoder.vocab_size} rows"
         )
-    licence = file.get("general.license", str)
-    return Checkpoint("gguf", path, decoder, file, tokenizer, describe_tokenizer(file), licence)
+    info, licence = describe_tokenizer(file), file.get("general.license", str)
+    file.forget_metadata()
+    return Checkpoint("gguf", path, decoder, file, tokenizer, info, licence)
 
 
 def _open_directory(path: Path) -> Checkpoint:

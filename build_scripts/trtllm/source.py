@@ -80,6 +80,7 @@ def _open_directory(path: Path, dtype: FloatType | None) -> CheckpointSource:
 def _open_gguf(path: Path, dtype: FloatType | None) -> CheckpointSource:
     file = GgufCheckpoint(path)
     decoder, source = describe(file), DequantisedSource(file)
+    file.forget_metadata()
     stored = file.formats()["blk.0.attn_q.weight"]
     chosen = dtype or _STORED_TYPES.get(stored, "float16")
     notes = (
