@@ -16,7 +16,7 @@ from build_scripts.decoder import Decoder, Shape
 from build_scripts.numerics import NumericsChoice, WeightForm
 from build_scripts.weight_forms import INT4_GROUP, WIDE
 from build_scripts.wide_form import wide_bytes
-from engines.openvino.memory_need import RUNTIME_BYTES
+from engines.openvino.memory_need import ONE_TOKEN_BYTES, RUNTIME_BYTES
 
 GRAPH_BYTES = 12_000_000
 """model.xml and tokenizer.json, rounded up."""
@@ -84,22 +84,24 @@ def draw_up(decoder: Decoder, formats: dict[str, str], choice: NumericsChoice, k
     stored = {name: _format(name, shape, formats[name], choice.weights) for name, shape in shapes.items()}
     wide = 0 if choice.wide_weights is None else wide_bytes(decoder)
     weights = sum(stored_bytes(shape, stored[name]) for name, shape in shapes.items()) + wide
-    packed = wide + sum(
+    packed = sum(
         held_bytes(shape, stored[name], choice.activations)
         for name, shape in shapes.items()
         if name not in build_memory.never_packed(decoder)
     )
+    if choice.wide_weights is not None:
+        packed = wide + 2 * packed  # the codes once more, for steps of one token (engines/openvino/session.py)
     constants = sum(_constant_bytes(shape, stored[name]) for name, shape in shapes.items())
     per_token = {precision: kv_bytes_per_token(decoder, precision) for precision in KV_PRECISIONS}
     probed = verification_blocks(decoder.static_context) * BLOCK_SIZE * per_token[choice.kv_cache]
     proving = build_memory.proving(decoder, weights, packed, constants, choice.activations) + probed
-    proving += build_memory.SECOND_FORM_BYTES if choice.wide_weights else 0
+    proving += 2 * build_memory.FURTHER_FORM_BYTES if choice.wide_weights else 0
     peak = max(build_memory.writing(decoder, weights), proving)
     return Bill(
         weights=weights,
         disk=weights + GRAPH_BYTES,
         build_memory=peak + build_memory.checkpoint_bytes(decoder, formats, kind),
-        loaded=weights + packed + RUNTIME_BYTES,
+        loaded=weights + packed + RUNTIME_BYTES + (ONE_TOKEN_BYTES if choice.wide_weights else 0),
         workspace=_workspace(decoder),
         kv_per_token=per_token,
         kv_precision=choice.kv_cache,

@@ -23,8 +23,8 @@ WRITING_BYTES = 400_000_000
 """As PROCESS_BYTES, while the engine is written; conversions of a run of rows among them."""
 TOKEN_BYTES = {"gguf": 1400, "huggingface": 1200}
 """By kind of checkpoint: of an entry of the vocabulary, in the reader's metadata and in the tokenizers that are made of it."""
-SECOND_FORM_BYTES = 80_000_000
-"""The graph and the kernels of a second form of the weights, those aside."""
+FURTHER_FORM_BYTES = 80_000_000
+"""The graph and the kernels of each further form that an engine of two forms of the weights compiles, those aside."""
 CONSTANT_SHARE = 0.25
 """Of the bytes of groups' scales and zeros, beside the one copy that is made of them when the graph is compiled: what that leaves."""
 _STAGINGS = {"bf16": 1, "f32": 2}

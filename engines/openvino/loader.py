@@ -14,7 +14,7 @@ from engines import manifest_file
 from engines.contract import EngineLoadError, EngineMemoryError
 from engines.manifest import EngineManifest
 from engines.openvino.fitness import misfits
-from engines.openvino.graph import page
+from engines.openvino.graph import fix_to_one_token, page
 from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block, cache_ports
 from engines.openvino.memory_need import require_memory
@@ -52,12 +52,12 @@ def load_runner(
     compiled_with = compile_properties(manifest.numerics, usable_cores() if threads is None else threads, properties)
     core = ov.Core()
     started = time.perf_counter()
-    names = [MODEL_NAME, WIDE_NAME] if manifest.numerics.wide_weights else [MODEL_NAME]
-    loaded = _load_forms(core, [directory / name for name in names], compiled_with)
+    plans = _TWO_FORMS if manifest.numerics.wide_weights else _ONE_FORM
+    loaded = _load_forms(core, directory, plans, compiled_with)
     compiled_at = time.perf_counter()
     forms = [form.compiled for form in loaded]
-    for form, name in zip(forms, names, strict=True):
-        _check_shapes(form, manifest, name)
+    for form, plan in zip(forms, plans, strict=True):
+        _check_shapes(form, manifest, plan.name)
     _check_same_cache(forms)
     memory = KvMemory(forms[0], _block_count(bytes_per_block(forms[0]), kv_bytes, kv_blocks))
     allocated = time.perf_counter()
@@ -98,32 +98,75 @@ def check_engine(directory: Path, manifest: EngineManifest) -> None:
 
 
 @dataclass(frozen=True)
+class _FormPlan:
+    """What is compiled of which file."""
+
+    name: str
+    one_token: bool = False
+    """For steps of one token alone."""
+
+
+_ONE_FORM = (_FormPlan(MODEL_NAME),)
+_TWO_FORMS = (_FormPlan(MODEL_NAME, one_token=True), _FormPlan(MODEL_NAME), _FormPlan(WIDE_NAME))
+"""In the order that ModelSession takes."""
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A file's graph, paged, and the seconds that it took."""
+
+    name: str
+    model: ov.Model
+    read_seconds: float
+    transform_seconds: float
+
+
+@dataclass(frozen=True)
 class _Loaded:
-    """One form of the engine, and the seconds that its parts took."""
+    """One compiled model, and the seconds that its parts took."""
 
     compiled: ov.CompiledModel
     read_seconds: float
     transform_seconds: float
-    seconds: float
-    """All of it."""
+    compile_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.read_seconds + self.transform_seconds + self.compile_seconds
 
 
-def _load_forms(core: ov.Core, paths: Sequence[Path], properties: dict[str, str]) -> list[_Loaded]:
-    """Side by side: the library reads and compiles on one thread a model."""
-    if len(paths) == 1:
-        return [_load_form(core, paths[0], properties)]
-    with ThreadPoolExecutor(len(paths), "load") as pool:
-        return list(pool.map(lambda path: _load_form(core, path, properties), paths))
+def _load_forms(
+    core: ov.Core, directory: Path, plans: Sequence[_FormPlan], properties: dict[str, str]
+) -> list[_Loaded]:
+    """Side by side: the library reads and compiles on one thread a model. What is compiled twice is read once."""
+    names = list(dict.fromkeys(plan.name for plan in plans))
+    with ThreadPoolExecutor(len(plans), "load") as pool:
+        graphs = dict(zip(names, pool.map(lambda name: _read_graph(core, directory / name), names), strict=True))
+        shaped = [_shape(graphs[plan.name], plan) for plan in plans]
+        return list(pool.map(lambda graph: _compile_form(core, graph, properties), shaped))
 
 
-def _load_form(core: ov.Core, path: Path, properties: dict[str, str]) -> _Loaded:
+def _read_graph(core: ov.Core, path: Path) -> _Graph:
     started = time.perf_counter()
     model = _read(core, path)
     read = time.perf_counter()
     page(model, path.name)
-    transformed = time.perf_counter()
-    compiled = _compile(core, model, properties, path.name)
-    return _Loaded(compiled, read - started, transformed - read, time.perf_counter() - started)
+    return _Graph(path.name, model, read - started, time.perf_counter() - read)
+
+
+def _shape(graph: _Graph, plan: _FormPlan) -> _Graph:
+    if not plan.one_token:
+        return graph
+    started = time.perf_counter()
+    model = graph.model.clone()
+    fix_to_one_token(model)
+    return _Graph(graph.name, model, graph.read_seconds, graph.transform_seconds + time.perf_counter() - started)
+
+
+def _compile_form(core: ov.Core, graph: _Graph, properties: dict[str, str]) -> _Loaded:
+    started = time.perf_counter()
+    compiled = _compile(core, graph.model, properties, graph.name)
+    return _Loaded(compiled, graph.read_seconds, graph.transform_seconds, time.perf_counter() - started)
 
 
 def _read(core: ov.Core, path: Path) -> ov.Model:

@@ -8,11 +8,18 @@ from engines.manifest import EngineManifest
 RUNTIME_BYTES = 220_000_000
 """Resident size of the library with a model loaded, weights, key-value memory and activations aside (measured, openvino 2026.4.1)."""
 
+ONE_TOKEN_BYTES = 60_000_000
+"""Of the graph and the kernels that run the steps of one token in an engine of two forms (engines/openvino/session.py), weights aside."""
+
 
 def loaded_bytes(manifest: EngineManifest) -> int:
     """Resident size of a loaded engine before any key-value memory: its weights as the library holds them beside the mapped file."""
-    mapped = sum(entry.bytes for entry in manifest.files if entry.name.endswith(".bin"))
-    return 2 * mapped + RUNTIME_BYTES  # the file, and its weights packed for the kernels
+    mapped = {entry.name: entry.bytes for entry in manifest.files if entry.name.endswith(".bin")}
+    # The files, and their weights packed for the kernels.
+    loaded = 2 * sum(mapped.values()) + RUNTIME_BYTES
+    if manifest.numerics.wide_weights:
+        loaded += mapped.get("model.bin", 0) + ONE_TOKEN_BYTES  # packed once more
+    return loaded
 
 
 def require_memory(manifest: EngineManifest, *, kv_bytes: int, available: int) -> None:

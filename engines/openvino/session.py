@@ -2,7 +2,8 @@
 
 Weights of four or eight bits make the step of one token fast, because it waits for memory; in a step of many tokens each
 product waits for their widening to bfloat16 instead. An engine may therefore hold its matrices in both forms, over the same
-keys and values, and each step runs in the form that is faster for its number of tokens.
+keys and values, and each step runs in the form that is faster for its number of tokens. Such an engine compiles its codes twice: once
+for steps of one token alone, whose shapes are then fixed (engines/openvino/graph.py), as one stream is what most people wait at.
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ class ModelSession:
     settle()."""
 
     def __init__(self, forms: Sequence[ov.CompiledModel], memory: KvMemory, limits: RunnerLimits) -> None:
-        """``forms``: the model that runs all steps; or that for steps below WIDE_FROM tokens and that for the others."""
+        """``forms``: the model that runs all steps; or that for steps of one token, that for others below WIDE_FROM, and that for the rest."""
         self.memory = memory
-        few = min(WIDE_FROM - 1, limits.max_step_tokens)
-        narrow = msgspec.structs.replace(limits, max_rows=min(few, limits.max_rows), max_step_tokens=few)
-        self._forms = [_Form(model, memory, narrow) for model in forms[:-1]] + [_Form(forms[-1], memory, limits)]
+        most = [1, WIDE_FROM - 1, limits.max_step_tokens][-len(forms) :]
+        self._forms = [_Form(model, memory, _up_to(tokens, limits)) for model, tokens in zip(forms, most, strict=True)]
         self._running = self._forms[-1]
 
     def start(self, layout: StepLayout) -> None:
         """Stage a checked layout of at least one row and start the model; returns at once."""
-        self._running = self._forms[-1 if len(layout.tokens) >= WIDE_FROM else 0]
+        self._running = self._form_of(len(layout.tokens))
         self._running.start(layout)
+
+    def _form_of(self, tokens: int) -> _Form:
+        if len(self._forms) == 1 or tokens >= WIDE_FROM:
+            return self._forms[-1]
+        return self._forms[0 if tokens == 1 else 1]
 
     def is_done(self) -> bool:
         return bool(self._running.request.wait_for(0))
@@ -57,6 +62,12 @@ class ModelSession:
         """From any thread: cancel what runs and wait until the library no longer touches the memory."""
         for form in self._forms:
             form.settle()
+
+
+def _up_to(tokens: int, limits: RunnerLimits) -> RunnerLimits:
+    """Of steps of at most so many tokens."""
+    few = min(tokens, limits.max_step_tokens)
+    return msgspec.structs.replace(limits, max_rows=min(few, limits.max_rows), max_step_tokens=few)
 
 
 class _Form:

@@ -18,6 +18,7 @@ from build_scripts.progress import Reporter
 from build_scripts.rebuild import plan_rebuild
 from build_scripts.weights import Dense, Grouped
 from build_scripts.wide_form import WideSource, wide_bytes
+from engines.openvino.memory_need import ONE_TOKEN_BYTES, RUNTIME_BYTES
 from tests.build.builds import built, contents, planned
 from tests.build.tiny_gguf import Kind, write_tiny_gguf
 from tests.engines_built import SilentReporter
@@ -100,7 +101,9 @@ def test_an_engine_of_two_forms_is_verified_billed_and_says_so(model: Path, tmp_
     assert two.fingerprint != planned(model, tmp_path / "two", NumericsChoice("gguf", "f32", "f32")).fingerprint
     wide = wide_bytes(two.decoder)
     assert two.bill.weights - one.bill.weights == wide
-    assert two.bill.loaded - one.bill.loaded == 2 * wide
+    # Both files mapped, the wide form packed once, the codes twice.
+    codes = one.bill.loaded - one.bill.weights - RUNTIME_BYTES
+    assert two.bill.loaded - one.bill.loaded == 2 * wide + codes + ONE_TOKEN_BYTES
     manifest = build(two, SilentReporter())
     assert manifest.numerics.wide_weights == "bf16"
     assert manifest.numerics.golden_positions == 48

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import msgspec
@@ -10,13 +11,13 @@ import openvino as ov
 import openvino.opset13 as ops
 import pytest
 
-from engines.contract import EngineLoadError, EngineMemoryError
+from engines.contract import EngineLoadError, EngineMemoryError, Row, Sample, StepPlan
 from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
 from engines.openvino import load, loader
-from engines.openvino.graph import page
-from engines.openvino.memory_need import RUNTIME_BYTES, loaded_bytes
+from engines.openvino.graph import fix_to_one_token, page
+from engines.openvino.memory_need import ONE_TOKEN_BYTES, RUNTIME_BYTES, loaded_bytes
 from tests.conformance.tiny_model import add_wide_form
-from tests.openvino.tiny_engine import directory, tiny_runner, with_numerics
+from tests.openvino.tiny_engine import directory, spec, tiny_runner, tokens, with_numerics
 
 BLOCK_BYTES = 3 * 2 * (2 * 32 * 32 * 4)
 """3 layers, keys and values, 2 heads of 32 times 32 tokens, 4 bytes."""
@@ -162,6 +163,42 @@ def test_two_forms_are_loaded_only_where_the_manifest_says_so(tmp_path: Path) ->
         load(engine, threads=1)
     add_wide_form(engine)
     load(engine, kv_blocks=4, threads=1).close()
+
+
+def test_two_forms_are_billed_with_the_codes_packed_twice() -> None:
+    files = (FileEntry("model.bin", 1000, "00"), FileEntry("wide.bin", 4000, "00"), FileEntry("model.xml", 7, "00"))
+    one, two = (
+        loaded_bytes(msgspec.structs.replace(with_numerics(wide_weights=wide), files=files)) for wide in ("", "bf16")
+    )
+    assert (one - RUNTIME_BYTES, two - one) == (2 * 5000, 1000 + ONE_TOKEN_BYTES)
+
+
+def test_each_step_runs_in_the_form_for_its_number_of_tokens(tmp_path: Path) -> None:
+    """And gives what one form for all gives, bit for bit: here all three hold the same float32 matrices."""
+    engine = copy_engine(tmp_path / "engine", numerics=with_numerics(wide_weights="bf16").numerics)
+    add_wide_form(engine)
+    single, several = tiny_runner(), load(engine, kv_blocks=24, threads=1, max_rows=8, max_step_tokens=160)
+    prompt, table = tokens(9), (array("i", [3]),)
+    told = []
+    for step, (begin, end) in enumerate([(0, 1), (1, 2), (2, 4), (4, 8), (8, 9)]):
+        want = None if step in (0, 2) else Sample()
+        row = Row(1, prompt[begin:end], begin, table, want)
+        plan = StepPlan(step, [row], opened=[] if step else [spec(1)])
+        results = [runner.start(plan).result() for runner in (single, several)]
+        assert results[0].outputs == results[1].outputs
+        session = several._session
+        assert session is not None
+        told.append(session._forms.index(session._running))
+    assert told == [0, 0, 1, 2, 0]
+    single.close()
+    several.close()
+
+
+def test_a_graph_that_takes_no_fixed_shape_is_refused() -> None:
+    ids = ops.parameter([-1, 4], ov.Type.i64, name="input_ids")
+    ids.output(0).set_names({"input_ids"})
+    with pytest.raises(EngineLoadError, match=r"model.xml: cannot be fixed to one token a step"):
+        fix_to_one_token(ov.Model([ops.result(ops.convert(ids, "f32"))], [ids], "none"))
 
 
 def test_a_wide_form_of_another_model_is_refused(tmp_path: Path) -> None:
