@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from engines.openvino.host import available_memory, usable_cores
 from engines.openvino.kv_memory import KvMemory, bytes_per_block, cache_ports
 from engines.openvino.memory_need import require_memory
 from engines.openvino.runner import LoadTimings, OpenVinoStepRunner
+from engines.openvino.session import WIDE_FROM, rehearsal
 from engines.openvino.settings import compile_properties
 from engines.sampling.constraint import Constraints
 
@@ -102,12 +103,18 @@ class _FormPlan:
     """What is compiled of which file."""
 
     name: str
+    rehearsed: int
+    """Tokens of the step that it is tried with."""
     one_token: bool = False
     """For steps of one token alone."""
 
 
-_ONE_FORM = (_FormPlan(MODEL_NAME),)
-_TWO_FORMS = (_FormPlan(MODEL_NAME, one_token=True), _FormPlan(MODEL_NAME), _FormPlan(WIDE_NAME))
+_ONE_FORM = (_FormPlan(MODEL_NAME, 1),)
+_TWO_FORMS = (
+    _FormPlan(MODEL_NAME, 1, one_token=True),
+    _FormPlan(MODEL_NAME, WIDE_FROM - 1),
+    _FormPlan(WIDE_NAME, WIDE_FROM),
+)
 """In the order that ModelSession takes."""
 
 
@@ -138,12 +145,19 @@ class _Loaded:
 def _load_forms(
     core: ov.Core, directory: Path, plans: Sequence[_FormPlan], properties: dict[str, str]
 ) -> list[_Loaded]:
-    """Side by side: the library reads and compiles on one thread a model. What is compiled twice is read once."""
-    names = list(dict.fromkeys(plan.name for plan in plans))
+    """Side by side, as the library compiles on one thread a model; what takes longest begins first. What is compiled twice is read once."""
+    graphs: dict[str, _Graph] = {}
+    compiling: list[Future[_Loaded]] = []
     with ThreadPoolExecutor(len(plans), "load") as pool:
-        graphs = dict(zip(names, pool.map(lambda name: _read_graph(core, directory / name), names), strict=True))
-        shaped = [_shape(graphs[plan.name], plan) for plan in plans]
-        return list(pool.map(lambda graph: _compile_form(core, graph, properties), shaped))
+        for plan in plans:
+            if plan.name not in graphs:
+                graphs[plan.name] = _read_graph(core, directory / plan.name)
+            graph = _shape(graphs[plan.name], plan)
+            compiling.append(pool.submit(_compile_form, core, graph, properties))
+        loaded = [form.result() for form in compiling]
+    for form, plan in zip(loaded, plans, strict=True):
+        _rehearse(form.compiled, plan.name, plan.rehearsed)
+    return loaded
 
 
 def _read_graph(core: ov.Core, path: Path) -> _Graph:
@@ -167,6 +181,16 @@ def _compile_form(core: ov.Core, graph: _Graph, properties: dict[str, str]) -> _
     started = time.perf_counter()
     compiled = _compile(core, graph.model, properties, graph.name)
     return _Loaded(compiled, graph.read_seconds, graph.transform_seconds, time.perf_counter() - started)
+
+
+def _rehearse(compiled: ov.CompiledModel, name: str, tokens: int) -> None:
+    """A step of so many tokens over a memory of one block: the library packs the weights in the first one, which is a part of compiling,
+    and what cannot run is known before anybody asks."""
+    memory = KvMemory(compiled, 1)
+    try:
+        rehearsal(compiled, memory, tokens)
+    except (RuntimeError, MemoryError) as error:
+        raise EngineLoadError(f"{name}: its first step failed: {error}") from error
 
 
 def _read(core: ov.Core, path: Path) -> ov.Model:

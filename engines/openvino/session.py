@@ -8,14 +8,15 @@ for steps of one token alone, whose shapes are then fixed (engines/openvino/grap
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import msgspec
 import openvino as ov
 
-from engines.contract import RunnerLimits
+from engines.contract import Row, RunnerLimits, Sample, StepPlan
 from engines.openvino.kv_memory import KvMemory
-from engines.openvino.layout import StepLayout
+from engines.openvino.layout import StepLayout, lay_out
 from engines.openvino.logit_rows import LogitRows
 from engines.openvino.staging import StepInputs
 from engines.sampling.thresholds import Logits
@@ -92,3 +93,21 @@ class _Form:
             self.request.wait()
         except RuntimeError:
             return  # never started, cancelled, or failed: whichever it is, nothing runs
+
+
+def rehearsal(compiled: ov.CompiledModel, memory: KvMemory, tokens: int) -> None:
+    """One step of ``tokens`` tokens, at most a block's, in a request of its own; the results are lost. Raises RuntimeError."""
+    limits = RunnerLimits(
+        vocab_size=int(list(compiled.outputs[0].get_partial_shape())[-1].get_length()),
+        block_size=memory.block_size,
+        block_count=memory.block_count,
+        bytes_per_block=memory.bytes_per_block,
+        max_rows=1,
+        max_step_tokens=tokens,
+        max_context=memory.block_size,
+        kv_groups=(),
+    )
+    row = Row(0, array("i", bytes(4 * tokens)), 0, (array("i", [0]),), Sample())
+    form = _Form(compiled, memory, limits)
+    form.start(lay_out(StepPlan(0, [row]), {}, limits))
+    form.request.wait()

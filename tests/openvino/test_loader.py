@@ -15,7 +15,9 @@ from engines.contract import EngineLoadError, EngineMemoryError, Row, Sample, St
 from engines.manifest import MANIFEST_NAME, EngineManifest, FileEntry
 from engines.openvino import load, loader
 from engines.openvino.graph import fix_to_one_token, page
+from engines.openvino.kv_memory import KvMemory
 from engines.openvino.memory_need import ONE_TOKEN_BYTES, RUNTIME_BYTES, loaded_bytes
+from engines.openvino.session import rehearsal
 from tests.conformance.tiny_model import add_wide_form
 from tests.openvino.tiny_engine import directory, spec, tiny_runner, tokens, with_numerics
 
@@ -192,6 +194,30 @@ def test_each_step_runs_in_the_form_for_its_number_of_tokens(tmp_path: Path) -> 
     assert told == [0, 0, 1, 2, 0]
     single.close()
     several.close()
+
+
+def test_every_form_has_run_before_the_engine_is_given_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed: list[int] = []
+
+    def spied(compiled: ov.CompiledModel, memory: KvMemory, count: int) -> None:
+        assert memory.block_count == 1
+        rehearsal(compiled, memory, count)
+        rehearsed.append(count)
+
+    monkeypatch.setattr(loader, "rehearsal", spied)
+    engine = copy_engine(tmp_path / "engine", numerics=with_numerics(wide_weights="bf16").numerics)
+    add_wide_form(engine)
+    load(engine, kv_blocks=4, threads=1).close()
+    assert rehearsed == [1, 2, 3]
+
+
+def test_a_form_that_cannot_run_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(loader, "rehearsal", fails)
+    with pytest.raises(EngineLoadError, match=r"model.xml: its first step failed: no such kernel"):
+        tiny_runner()
 
 
 def test_a_graph_that_takes_no_fixed_shape_is_refused() -> None:
