@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import sys
 from pathlib import Path
 
 from build_scripts.errors import BuildError, PublishError
@@ -30,6 +31,8 @@ def require_room(*, memory: int, disk: int, output: Path) -> None:
 def give_back_freed_memory() -> None:
     """Hand what the allocator has free to the kernel. glibc keeps freed memory below the greatest block in use, and tensors leave
     much of it: an engine of 0.74 GB, once written, 0.6 GB. Other allocators have no such call and are left to themselves."""
+    if sys.platform != "linux":
+        return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -42,17 +42,17 @@ def page(model: ov.Model, name: str = "model.xml") -> None:
     _keep_half_floats(model)
 
 
-def fix_to_one_token(model: ov.Model) -> None:
+def fix_to_one_token(model: ov.Model, name: str = "model.xml") -> None:
     """For a paged graph that only ever runs steps of one token: with the shapes said beforehand, the library neither infers them nor looks its
     kernels up again in each of some 600 nodes, which takes a twelfth of such a step's time. How much stands in the cache, and whether
-    logits are wanted, stays open.
+    logits are wanted, stays open. ``name``: of its file, for messages.
 
     Raises EngineLoadError where the graph does not take the shapes.
     """
     try:
         model.reshape(_ONE_TOKEN)
     except RuntimeError as error:
-        raise EngineLoadError(f"model.xml: cannot be fixed to one token a step: {error}") from error
+        raise EngineLoadError(f"{name}: cannot be fixed to one token a step: {error}") from error
 
 
 def _keep_half_floats(model: ov.Model) -> None:

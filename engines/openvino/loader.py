@@ -173,7 +173,7 @@ def _shape(graph: _Graph, plan: _FormPlan) -> _Graph:
         return graph
     started = time.perf_counter()
     model = graph.model.clone()
-    fix_to_one_token(model)
+    fix_to_one_token(model, graph.name)
     return _Graph(graph.name, model, graph.read_seconds, graph.transform_seconds + time.perf_counter() - started)
 
 

@@ -23,7 +23,7 @@ from engines.sampling.thresholds import Logits
 
 WIDE_FROM = 3
 """New tokens of a step from which the wide form is the faster one. `python -m benchmarks.step_widths`: on two cores with AVX-512 BF16
-it takes 1.15 to 1.3 of the narrow one's time below that, 0.94 at three tokens and 0.67 to 0.91 above."""
+it takes 1.3 to 1.7 of the narrow one's time below that, 0.94 to 1.17 at three tokens, 0.76 to 0.99 above."""
 
 
 class ModelSession:

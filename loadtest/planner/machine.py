@@ -9,7 +9,7 @@ import psutil
 
 from build_scripts.bill import kv_bytes_per_token
 from engines.manifest import MANIFEST_NAME, EngineManifest
-from engines.openvino.memory_need import RUNTIME_BYTES
+from engines.openvino.memory_need import RUNTIME_BYTES, loaded_bytes
 from loadtest.errors import WorkloadError
 from loadtest.planner.memory import MemoryBill
 
@@ -33,11 +33,11 @@ def read_manifest(directory: Path) -> EngineManifest:
 def machine_bill(manifest: EngineManifest, free: int | None = None) -> MemoryBill:
     """What is free (``free`` bytes, or what the system says) and what the server would take of it."""
     available = psutil.virtual_memory().available if free is None else free
-    weights = sum(entry.bytes for entry in manifest.files)
+    weights = loaded_bytes(manifest) - RUNTIME_BYTES
     return MemoryBill(
         total=available,
-        usable=int(available * KV_SHARE) + 2 * weights + RUNTIME_BYTES,
-        weights=2 * weights,
+        usable=int(available * KV_SHARE) + weights + RUNTIME_BYTES,
+        weights=weights,
         workspace=RUNTIME_BYTES,
         kv=int(available * KV_SHARE),
         kv_per_token=kv_bytes_per_token(manifest.model, manifest.numerics.kv_cache),
