@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +36,7 @@ class ServerProcess:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line.startswith("{")]
 
     def http(self, path: str) -> str:
-        with urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=5) as response:
+        with urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=30) as response:
             return str(response.read().decode())
 
     def metric(self, name: str) -> float:
@@ -53,7 +52,7 @@ class ServerProcess:
             ports = {line["protocol"]: str(line["address"]) for line in self.log() if line["event"] == "listening"}
             if len(ports) == 2:
                 self.grpc_port, self.http_port = (int(ports[name].rpartition(":")[2]) for name in ("grpc", "http"))
-                with contextlib.suppress(URLError):
+                with contextlib.suppress(OSError):
                     self.http("/readyz")
                     return
             time.sleep(0.05)
@@ -84,4 +83,4 @@ def served(*arguments: str, engine: str = "simulated:laptop") -> Iterator[Server
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)

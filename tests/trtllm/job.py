@@ -57,19 +57,25 @@ class Job(ServerProcess):
     folder: Path
     seconds_to_ready: float
     """From exec until /readyz answered 200."""
+    seen: set[psutil.Process]
+    """Every process of the job that was met so far."""
 
     def phases(self) -> dict[str, float]:
         """Seconds by phase, as the supervisor and the leader told them, in the order in which they ended."""
         return {str(line["phase"]): float(str(line["seconds"])) for line in self.log() if line["event"] == "started"}
 
     def processes(self) -> list[psutil.Process]:
-        """Every one of ours that is alive, however it was started: each has the engine's directory on its command line."""
-        alive = []
+        """
+        Every one of ours that is alive, however it was started: each has the engine's directory on its command line.
+
+        Once met, a process counts until it is gone or a zombie: one that is being torn down runs on for a while
+        without a command line.
+        """
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if str(self.folder) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                    alive.append(process)
-        return alive
+                if str(self.folder) in " ".join(process.cmdline()):
+                    self.seen.add(process)
+        return [process for process in self.seen if is_alive(process)]
 
     def mpirun(self) -> psutil.Process:
         (found,) = [p for p in self.processes() if p.pid != self.process.pid and p.ppid() == self.process.pid]
@@ -80,7 +86,15 @@ class Job(ServerProcess):
         return found
 
     def wait_until_gone(self, seconds: float) -> None:
-        wait_for(lambda: not self.processes(), seconds, lambda: f"left: {[p.cmdline() for p in self.processes()]}")
+        wait_for(lambda: not self.processes(), seconds, lambda: f"left: {self.processes()}")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """False for a zombie too, and for another process that was given the same number since."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, why: Callable[[], str] = lambda: "too late") -> None:
@@ -123,13 +137,15 @@ def job(
             process = subprocess.Popen(command, cwd=ROOT, env=told, stdout=log, stderr=log)
         running = Job(process, log_path)
         running.folder = folder
+        running.seen = {psutil.Process(process.pid)}
         try:
             if ready:
                 running.wait_until_ready()
                 running.seconds_to_ready = time.perf_counter() - began
+                running.processes()  # to have met them all before any of them ends
             yield running
         finally:
             for left in running.processes():
                 with contextlib.suppress(psutil.Error):
                     left.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
