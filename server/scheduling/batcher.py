@@ -69,7 +69,7 @@ class Batcher:
         shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
         self._room: WaitingRoom[Sequence] = make_room(config, shares)
         self.standing = self._room.standing
-        self.forecast = Forecast(config, self.cost, self._reception, self._room.standings)
+        self.forecast = Forecast(config, self.cost, self._reception, self._room.around)
         counters = self._ledger.counters
         fair_seats = config.max_sequences if config.fair_tenants else 0
         self._seats = Seats(self.cache, self._room, counters, fair_seats=fair_seats)

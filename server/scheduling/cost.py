@@ -55,6 +55,11 @@ class StepCost:
         _, a, _, _, d = self.coefficients
         return a * tokens + d * tokens * (past + tokens / 2)
 
+    def prompts_seconds(self, tokens: int, attention: float) -> float:
+        """The same of prompts together; ``attention`` = sum(tokens * (past + tokens / 2))."""
+        _, a, _, _, d = self.coefficients
+        return a * tokens + d * attention
+
     def output_seconds(self, tokens: float, context: float) -> float:
         """What drawing ``tokens`` after ``context`` costs, beside what their steps cost anyway."""
         _, _, b, c, _ = self.coefficients

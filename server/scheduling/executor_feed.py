@@ -27,7 +27,7 @@ from server.scheduling.executor_mirror import ExecutorMirror
 from server.scheduling.executor_progress import ExecutorProgress
 from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, reason_of
 from server.scheduling.ledger import Ledger
-from server.scheduling.making import make_reception
+from server.scheduling.making import make_reception, make_room
 from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
 from server.scheduling.reception import Reception, charge
@@ -59,11 +59,9 @@ class ExecutorFeed:
         cost = StepCost(profile)
         self._reception: Reception = make_reception(config, cost, policies or Policies())
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
-        self._room: WaitingRoom[FedSequence] = WaitingRoom(
-            self._shares, fair=config.fair_tenants, burst=config.tenant_burst
-        )
+        self._room: WaitingRoom[FedSequence] = make_room(config, self._shares)
         self.standing = self._room.standing
-        self._progress = ExecutorProgress(limits, config, cost, self._reception, self._room.standings)
+        self._progress = ExecutorProgress(limits, config, cost, self._reception, self._room.around)
         self.forecast = self._progress.forecast
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}

@@ -15,7 +15,7 @@ fades with each run of refusals that only it caused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import ceil, exp, log
 from statistics import median
 
@@ -23,16 +23,16 @@ from server.engine import GenerationRequest, RequestFinished, SequenceFinished
 from server.errors import OverloadedError
 from server.scheduling.admission import LONGEST_RETRY, SHORTEST_RETRY
 from server.scheduling.config import BatcherConfig
-from server.scheduling.contention import Job, until_through
+from server.scheduling.contention import MOST_JOBS, Job, until_through
 from server.scheduling.cost import StepCost
 from server.scheduling.making import make_pace
 from server.scheduling.outlook import Outlook
 from server.scheduling.overtaking import Overtaking
+from server.scheduling.rank_sums import Around, Sums, minus, of_one, total
 from server.scheduling.reception import Reception
-from server.scheduling.waiting_room import Standing
 
-Waiting = Callable[[], Sequence[Standing]]
-"""Who waits, in the order of class and rank."""
+Waiting = Callable[[int, float, int, int], Around]
+"""Who waits around a class and a rank, at most so many one by one before it and after it. Any thread."""
 
 _ROUNDING = 1e-9
 
@@ -120,7 +120,7 @@ class Forecast:
     def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
         cost, long = self._cost, self._config.long_prompt_tokens
         place = int(request.priority), self._reception.expect(request, uncached).rank
-        crowd = _Crowd(self._waiting(), outlook, place, cost, long)
+        crowd = _Crowd(self._waiting(*place, MOST_JOBS, _MOST_BEHIND), outlook, place, cost, long)
         own = Job(cost.prompt_seconds(uncached, len(request.prompt) - uncached), uncached > long)
         alone, given, most = self._step(outlook, crowd, own.seconds, uncached)
         passing, behind = self._expect_more(request, place, (crowd.seconds_ahead + own.seconds) * (1.0 + alone / given))
@@ -208,41 +208,28 @@ def _refusal(reason: str, what: str, predicted: float, left: float) -> Overloade
 class _Crowd:
     """Whose prompts are yet to be computed: those who go before a newcomer at ``place``, and the first of those behind."""
 
-    __slots__ = (
-        "_cost",
-        "_long",
-        "ahead",
-        "behind",
-        "capped_tokens",
-        "requests",
-        "requests_ahead",
-        "seconds_ahead",
-        "tokens_ahead",
-    )
+    __slots__ = ("ahead", "behind", "capped_tokens", "requests", "requests_ahead", "seconds_ahead", "tokens_ahead")
 
-    def __init__(
-        self, waiting: Iterable[Standing], outlook: Outlook, place: tuple[int, float], cost: StepCost, long: int
-    ) -> None:
-        self._cost, self._long = cost, long
-        self.requests = self.requests_ahead = self.capped_tokens = 0
-        """``capped_tokens``: of each prompt no more than counts for the step's pace."""
-        self.tokens_ahead, self.seconds_ahead = 0, 0.0
-        self.ahead, self.behind = list[Job](), list[Job]()
+    def __init__(self, waiting: Around, outlook: Outlook, place: tuple[int, float], cost: StepCost, long: int) -> None:
+        ahead, behind = list[Sums](), list[Sums]()
         for level, rank, tokens, past in sorted(outlook.prefilling):
-            self._add(self.ahead if (level, rank) <= place else self.behind, 1, tokens, past)
-        for level, rank, requests, work in waiting:
-            if (level, rank) <= place:
-                self.requests_ahead += requests
-                self._add(self.ahead, requests, work // requests)
-            else:
-                self._add(self.behind, requests, work // requests, most=_MOST_BEHIND)
+            (ahead if (level, rank) <= place else behind).append(of_one(tokens, past + tokens, long))
+        first, everybody = total([waiting.ahead, *ahead]), total([waiting.ahead, waiting.behind, *ahead, *behind])
+        self.requests, self.capped_tokens = everybody.requests, everybody.capped
+        """``capped_tokens``: of each prompt no more than counts for the step's pace."""
+        self.requests_ahead = waiting.ahead.requests
+        self.tokens_ahead, self.seconds_ahead = first.work, _seconds(first, cost)
+        self.ahead = _jobs(ahead, cost)
+        farther = minus(waiting.ahead, total(waiting.nearest))
+        if farther.requests:
+            self.ahead.append(Job(_seconds(farther, cost), long=False))
+        self.ahead += _jobs(waiting.nearest, cost)
+        self.behind = _jobs([*behind, *waiting.following[: max(0, _MOST_BEHIND - len(behind))]], cost)
 
-    def _add(self, jobs: list[Job], requests: int, tokens: int, past: int = 0, most: int = 1 << 30) -> None:
-        """So many, each with so many tokens; those beyond ``most`` jobs are only counted."""
-        self.requests += requests
-        self.capped_tokens += requests * min(tokens, self._long)
-        seconds = self._cost.prompt_seconds(tokens, past)
-        if jobs is self.ahead:
-            self.tokens_ahead += requests * tokens
-            self.seconds_ahead += requests * seconds
-        jobs += [Job(seconds, tokens > self._long)] * min(requests, most - len(jobs))
+
+def _seconds(prompts: Sums, cost: StepCost) -> float:
+    return cost.prompts_seconds(prompts.work, prompts.twice_attention / 2)
+
+
+def _jobs(prompts: Iterable[Sums], cost: StepCost) -> list[Job]:
+    return [Job(_seconds(one, cost), one.work > one.capped) for one in prompts]

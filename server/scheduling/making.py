@@ -36,7 +36,7 @@ def _make_order(config: BatcherConfig, cost: StepCost) -> Order:
 
 
 def make_room(config: BatcherConfig, shares: ClassShares) -> WaitingRoom[W]:
-    return WaitingRoom(shares, fair=config.fair_tenants, burst=config.tenant_burst)
+    return WaitingRoom(shares, fair=config.fair_tenants, burst=config.tenant_burst, long=config.long_prompt_tokens)
 
 
 def make_cache(

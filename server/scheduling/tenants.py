@@ -11,13 +11,14 @@ import heapq
 from typing import Generic, Protocol, TypeVar
 
 from server.kv.block_pool import IntegrityError
+from server.scheduling.rank_sums import RankSums, Sums, of_one
 
 _COMPACT_ABOVE = 64
 _MAX_IDLE = 4096
 """Tenants without a request whose counters are kept; beyond that those served least are forgotten."""
 
-RANK_STEP = 0.05
-"""Seconds of rank that are told apart when somebody asks how much goes before him."""
+NEVER_LONG = 1 << 30
+"""Tokens that no prompt has."""
 
 Key = tuple[float, ...]
 """(class, rank within class and tenant, ...)."""
@@ -78,21 +79,22 @@ class _Tenant(Generic[W]):
 
 
 class ClassQueue(Generic[W]):
-    """push, take and remove O(log n), head O(1), all amortised. Engine thread only."""
+    """push, take and remove O(log n), head O(1), all amortised. Engine thread only, but for ``ranks``."""
 
-    __slots__ = ("_backlogged", "_burst", "_by_rank", "_fair", "_served", "_tenants", "count", "tenants")
+    __slots__ = ("_backlogged", "_burst", "_fair", "_long", "_served", "_tenants", "count", "ranks", "tenants")
 
-    def __init__(self, *, fair: bool, burst: float = 0.0) -> None:
+    def __init__(self, *, fair: bool, burst: float = 0.0, long: int = NEVER_LONG) -> None:
         """``fair`` False: all tenants count as one, keys alone decide. ``burst``: weighted tokens by which who comes back after a pause
-        may start before the others, out of what it left unused."""
+        may start before the others, out of what it left unused. ``long``: tokens to compute beyond which a prompt counts as long."""
         self._burst = burst
         self._fair = fair
+        self._long = long
         self._tenants: dict[str, _Tenant[W]] = {}
         self._backlogged: list[tuple[float, Key, _Tenant[W]]] = []
         self._served = 0.0
         """Counter of whom the room served last: where a tenant starts that comes into an empty room."""
-        self._by_rank: dict[int, tuple[int, int]] = {}
-        """How many wait, and their expected work, by rank in units of RANK_STEP."""
+        self.ranks = RankSums()
+        """Who waits in the order of the keys, whatever its tenant. Of who waits for another tenant, rank tells little."""
         self.count = 0
         self.tenants = 0
         """How many tenants wait."""
@@ -106,7 +108,7 @@ class ClassQueue(Generic[W]):
         waiter.queued = True
         tenant.count += 1
         self.count += 1
-        self._tally(waiter, 1)
+        self.ranks.add(waiter.key, self._sums(waiter))
         self._enter(tenant)
 
     def head(self) -> W | None:
@@ -141,14 +143,6 @@ class ClassQueue(Generic[W]):
         """Of a tenant. Any thread."""
         tenant = self._tenants.get(name if self._fair else "")
         return 0 if tenant is None else tenant.count
-
-    def tallies(self) -> list[tuple[int, tuple[int, int]]]:
-        """(rank in steps of RANK_STEP, (how many wait there, their work)), lowest rank first. Of who waits for another tenant, rank
-        tells little. Any thread."""
-        # One call of C over a dictionary of integers: no other thread can change it meanwhile.
-        places = list(self._by_rank.items())
-        places.sort()
-        return places
 
     def settle(self, waiter: W, tokens: float) -> None:
         """It is over and took so many weighted tokens. Nothing to do for whoever never left the room."""
@@ -206,7 +200,7 @@ class ClassQueue(Generic[W]):
         waiter.queued = False
         tenant.count -= 1
         self.count -= 1
-        self._tally(waiter, -1)
+        self.ranks.remove(waiter.key, self._sums(waiter))
         if tenant.count:
             self._enter(tenant)
         else:
@@ -215,13 +209,8 @@ class ClassQueue(Generic[W]):
             tenant.entry = None
             self._forget_if_idle(tenant)
 
-    def _tally(self, waiter: W, change: int) -> None:
-        place = int(waiter.key[1] // RANK_STEP)
-        count, work = self._by_rank.get(place, (0, 0))
-        if count + change:
-            self._by_rank[place] = count + change, work + change * waiter.expected_work
-        else:
-            del self._by_rank[place]
+    def _sums(self, waiter: W) -> Sums:
+        return of_one(waiter.expected_work, waiter.waiting_work, self._long)
 
     def _forget_if_idle(self, tenant: _Tenant[W]) -> None:
         """Its counter says nothing that the floor would not say."""
@@ -233,20 +222,18 @@ class ClassQueue(Generic[W]):
         for tenant in heapq.nsmallest(len(idle) // 2, idle, key=lambda each: each.counter):
             del self._tenants[tenant.name]
 
-    def check_integrity(self, level: int) -> int:
-        """Raises IntegrityError where the books contradict each other; returns the waiters' work. O(n)."""
-        work = counted = backlogged = 0
+    def check_integrity(self, level: int) -> None:
+        """Raises IntegrityError where the books contradict each other. O(n log n)."""
+        waiting, backlogged = list[W](), 0
         for tenant in self._tenants.values():
             if tenant.heap or tenant.count or tenant.entry:
-                for waiter in self._check_tenant(tenant, level):
-                    work += waiter.waiting_work
-                counted += tenant.count
+                waiting += self._check_tenant(tenant, level)
                 backlogged += tenant.count > 0
         if self.tenants != backlogged:
             raise IntegrityError(f"class {level}: {self.tenants} tenants counted as waiting, and others wait")
-        if counted != self.count:
-            raise IntegrityError(f"class {level}: {counted} wait, counted {self.count}")
-        return work
+        if len(waiting) != self.count:
+            raise IntegrityError(f"class {level}: {len(waiting)} wait, counted {self.count}")
+        self.ranks.check_integrity((waiter.key, self._sums(waiter)) for waiter in waiting)
 
     def _check_tenant(self, tenant: _Tenant[W], level: int) -> list[W]:
         """Its waiters, which are as many as it counts."""
@@ -256,17 +243,3 @@ class ClassQueue(Generic[W]):
         if any(waiter.key[0] != level for waiter in living):
             raise IntegrityError(f"class {level}: a waiter of another class")
         return living
-
-    def check_ranks(self, level: int) -> None:
-        """Raises IntegrityError where what is kept by rank is not all who wait and their expected work."""
-        work = sum(
-            waiter.expected_work
-            for tenant in self._tenants.values()
-            for waiter in {id(one): one for _, one in tenant.heap if one.queued}.values()
-        )
-        tallied = [0, 0]
-        for count, rank_work in self._by_rank.values():
-            tallied[0] += count
-            tallied[1] += rank_work
-        if tallied != [self.count, work]:
-            raise IntegrityError(f"class {level}: (waiters, work) are {[self.count, work]}, by rank {tallied}")

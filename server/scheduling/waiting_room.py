@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple
+from itertools import chain
+from math import inf
+from typing import Generic
 
 from server.engine import PriorityClass
-from server.kv.block_pool import IntegrityError
+from server.scheduling.rank_sums import Around, total
 from server.scheduling.shares import ClassShares
-from server.scheduling.tenants import RANK_STEP, ClassQueue, W
-
-
-class Standing(NamedTuple):
-    """Those of one class whose ranks are the same within a RANK_STEP."""
-
-    level: int
-    rank: float
-    requests: int
-    work: int
-    """Tokens of all of them that the cache will probably not have."""
+from server.scheduling.tenants import NEVER_LONG, ClassQueue, W
 
 
 class WaitingRoom(Generic[W]):
@@ -27,13 +19,14 @@ class WaitingRoom(Generic[W]):
     key, and so its old place among its tenant's requests. Engine thread only.
     """
 
-    __slots__ = ("_queues", "shares", "work_by_class")
+    __slots__ = ("_queues", "shares")
 
-    def __init__(self, shares: ClassShares, *, fair: bool = True, burst: float = 0.0) -> None:
+    def __init__(self, shares: ClassShares, *, fair: bool = True, burst: float = 0.0, long: int = NEVER_LONG) -> None:
+        """``fair``, ``burst``, ``long``: see ClassQueue."""
         self.shares = shares
-        self._queues: tuple[ClassQueue[W], ...] = tuple(ClassQueue(fair=fair, burst=burst) for _ in PriorityClass)
-        self.work_by_class = [0] * len(PriorityClass)
-        """Sum of the waiters' work, in tokens. Written here and nowhere else."""
+        self._queues: tuple[ClassQueue[W], ...] = tuple(
+            ClassQueue(fair=fair, burst=burst, long=long) for _ in PriorityClass
+        )
 
     def __len__(self) -> int:
         interactive, standard, batch = self._queues
@@ -46,13 +39,12 @@ class WaitingRoom(Generic[W]):
 
     @property
     def work(self) -> int:
-        """Sum of all waiters' work, in tokens."""
-        return sum(self.work_by_class)
+        """Tokens to compute of all who wait, what is cached of them included."""
+        interactive, standard, batch = self._queues
+        return interactive.ranks.all.known + standard.ranks.all.known + batch.ranks.all.known
 
     def push(self, waiter: W) -> None:
-        level = int(waiter.key[0])
-        self._queues[level].push(waiter)
-        self.work_by_class[level] += waiter.waiting_work
+        self._queues[int(waiter.key[0])].push(waiter)
 
     def peek(self, level: int | None = None) -> W | None:
         """Who is next, of all or of one class; None when nobody waits."""
@@ -67,15 +59,11 @@ class WaitingRoom(Generic[W]):
         """Take who is next, of all or of one class. Raises IndexError when nobody waits."""
         if level is None:
             level = next((each for each in self.shares.order if self._queues[each].count), 0)
-        waiter = self._queues[level].take()
-        self.work_by_class[level] -= waiter.waiting_work
-        return waiter
+        return self._queues[level].take()
 
     def remove(self, waiter: W) -> None:
         """Take out a waiter from anywhere."""
-        level = int(waiter.key[0])
-        self._queues[level].remove(waiter)
-        self.work_by_class[level] -= waiter.waiting_work
+        self._queues[int(waiter.key[0])].remove(waiter)
 
     def settle(self, waiter: W, tokens: float) -> None:
         """Whoever was taken out by pop is over and took so many weighted tokens, prompt and output."""
@@ -86,19 +74,22 @@ class WaitingRoom(Generic[W]):
         own = [queue.waiting_of(tenant) for queue in self._queues]
         return sum(own), max(queue.tenants + (not mine) for queue, mine in zip(self._queues, own, strict=True))
 
-    def standings(self) -> list[Standing]:
-        """Who waits, in the order of class and rank: the classes above go before, whatever their ranks. O(n log n) in the ranks that
-        differ. Any thread."""
-        return [
-            Standing(level, place * RANK_STEP, count, work)
-            for level, queue in enumerate(self._queues)
-            for place, (count, work) in queue.tallies()
-        ]
+    def around(self, level: int, rank: float, ahead: int, behind: int) -> Around:
+        """Who waits before and after a newcomer of this class and rank, in the order of class and rank, at most so many one by one: the
+        classes above go before it whatever their ranks, and so does whoever has its rank and came sooner. O(log n). Any thread: of each class
+        it is one picture, of the classes one after the other."""
+        key = (level, rank, inf)
+        parts = [queue.ranks.around(key, ahead, behind) for queue in self._queues]
+        nearest = list(chain.from_iterable(part.nearest for part in parts))
+        following = list(chain.from_iterable(part.following for part in parts))
+        return Around(
+            total([part.ahead for part in parts]),
+            nearest[max(0, len(nearest) - ahead) :],
+            total([part.behind for part in parts]),
+            following[:behind],
+        )
 
     def check_integrity(self) -> None:
-        """Counts and work equal what is in the queues. O(n)."""
-        work = [queue.check_integrity(level) for level, queue in enumerate(self._queues)]
-        if work != self.work_by_class:
-            raise IntegrityError(f"waiting work by class is {work} tokens, counted {self.work_by_class}")
+        """What each queue counts and sums up equals what is in it. O(n log n)."""
         for level, queue in enumerate(self._queues):
-            queue.check_ranks(level)
+            queue.check_integrity(level)

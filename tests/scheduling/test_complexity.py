@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 from engines.contract import KvGroup, Output, RunnerLimits, StepResult
@@ -48,6 +49,15 @@ def step(batcher: Batcher) -> None:
 
 def calls(batcher: Batcher) -> int:
     """Function calls, Python's and C's, of a few steps."""
+
+    def rounds() -> None:
+        for _ in range(ROUNDS):
+            step(batcher)
+
+    return calls_of(rounds)
+
+
+def calls_of(work: Callable[[], object]) -> int:
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
@@ -58,8 +68,7 @@ def calls(batcher: Batcher) -> int:
     gc.disable()
     sys.setprofile(profile)
     try:
-        for _ in range(ROUNDS):
-            step(batcher)
+        work()
     finally:
         sys.setprofile(None)
         gc.enable()
@@ -78,6 +87,20 @@ def test_a_step_costs_a_few_calls_for_each_running_sequence() -> None:
     eight, sixteen = calls(make_batcher(8, 10, 8)), calls(make_batcher(16, 10, 8))
     each = (sixteen - eight) / 8 / ROUNDS
     assert each < 25, f"{each} calls a sequence and step"
+
+
+def forecast_calls(waiting: int) -> int:
+    """Function calls of a forecast for a newcomer in the middle of those who wait, of unequal ranks."""
+    batcher = make_batcher(8, 0, 8)
+    for number in range(waiting):
+        batcher.add(make_request(100 + number, (number, 1, 2, 3), 9, arrival=10.0 * number / waiting), 0.0)
+    newcomer = make_request(1_000_000, (9, 1, 2, 3), 9, arrival=5.0, ttft_deadline=1e9)
+    outlook = batcher.outlook()
+    return calls_of(lambda: batcher.forecast.check(newcomer, 4, outlook, 0.0))
+
+
+def test_a_forecast_costs_what_the_nearest_cost_and_not_what_waits() -> None:
+    assert 100 < forecast_calls(5000) < 1.1 * forecast_calls(200)
 
 
 def test_a_prompt_that_does_not_fit_is_not_measured_again_and_again() -> None:

@@ -14,11 +14,13 @@ from server.errors import OverloadedError
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.forecast import Forecast
-from server.scheduling.making import make_reception
+from server.scheduling.making import make_reception, make_room
 from server.scheduling.outlook import Outlook
 from server.scheduling.policies import Policies
 from server.scheduling.rate_meter import RateMeter
-from server.scheduling.waiting_room import Standing
+from server.scheduling.shares import ClassShares
+from server.scheduling.waiting_room import WaitingRoom
+from tests.scheduling.guest import Guest
 from tests.scheduling.world import make_request
 
 PROFILE = StepProfile(
@@ -38,12 +40,18 @@ CONFIG = BatcherConfig(budget="adaptive", step_tokens=10_000, itl_target=0.05, i
 def forecast(waiting: tuple[int, int] = NOBODY, config: BatcherConfig = CONFIG) -> Forecast:
     """``waiting``: requests that go before, and their tokens."""
     requests, work = waiting
-    return judged([Standing(0, 0.0, requests, work)] if requests else [], config)
+    return judged([(0, 0.0, work // max(1, requests))] * requests, config)
 
 
-def judged(standings: list[Standing], config: BatcherConfig = CONFIG) -> Forecast:
-    cost = StepCost(PROFILE)
-    return Forecast(config, cost, make_reception(config, cost, Policies()), lambda: standings)
+def judged(
+    waiting: list[tuple[int, float, int]], config: BatcherConfig = CONFIG, cost: StepCost | None = None
+) -> Forecast:
+    """``waiting``: class, rank and prompt tokens of each."""
+    cost = cost or StepCost(PROFILE)
+    room: WaitingRoom[Guest] = make_room(config, ClassShares((0.0, 0.0, 0.0), bound=1))
+    for number, (level, rank, work) in enumerate(waiting):
+        room.push(Guest(level, rank, number, work=work))
+    return Forecast(config, cost, make_reception(config, cost, Policies()), room.around)
 
 
 def predict(outlook: Outlook, tokens: int = 100, waiting: tuple[int, int] = NOBODY) -> float:
@@ -87,7 +95,7 @@ def test_only_who_goes_before_by_class_and_rank_counts() -> None:
     rank = 7.0 + CONFIG.standard_target + CONFIG.length_weight * (100 * 0.001 + 10 * 0.001)
 
     def predicted(level: int, at: float) -> float:
-        return judged([Standing(level, at, 9, 9000)]).first_token(request, 100, EMPTY)
+        return judged([(level, at, 1000)] * 9).first_token(request, 100, EMPTY)
 
     assert min(predicted(1, rank - 0.1), predicted(0, 1e9)) > 9.0
     # Those behind fill the step up: its token comes at the end of that.
@@ -116,9 +124,8 @@ def test_work_of_unequal_prompts_is_not_that_of_their_mean() -> None:
     cost = StepCost(profile)
 
     def predicted(*lengths: int) -> float:
-        standings = [Standing(0, float(at), 1, length) for at, length in enumerate(lengths)]
         config = replace(CONFIG, long_prompt_tokens=100_000)
-        judge = Forecast(config, cost, make_reception(config, cost, Policies()), lambda: standings)
+        judge = judged([(0, float(at), length) for at, length in enumerate(lengths)], config, cost)
         return judge.first_token(make_request(1, [3]), 1, EMPTY)
 
     assert predicted(1000, 7000) > predicted(4000, 4000) + 0.9 * (50e6 - 32e6) / 2 * 1e-6

@@ -7,19 +7,10 @@ import random
 import pytest
 
 from server.kv.block_pool import IntegrityError
+from server.scheduling.rank_sums import Sums
 from server.scheduling.shares import ClassShares
-from server.scheduling.tenants import RANK_STEP
 from server.scheduling.waiting_room import WaitingRoom
-
-
-class Guest:
-    def __init__(self, level: int, number: float, work: int = 1, tenant: str = "") -> None:
-        self.key = (float(level), float(number))
-        self.waiting_work = self.expected_work = work
-        self.queued = False
-        self.tenant = tenant
-        self.charged: float | None = None
-        self.expected_charge = float(work)
+from tests.scheduling.guest import Guest
 
 
 def nobody_owed() -> ClassShares:
@@ -88,7 +79,7 @@ def test_random_comings_and_goings_equal_a_sorted_list() -> None:
     for number in range(4000):
         action = rng.random()
         if action < 0.5 or not model:
-            guest = Guest(rng.randrange(3), number, rng.randrange(9))
+            guest = Guest(rng.randrange(3), number, work=rng.randrange(9))
             room.push(guest)
             model.append(guest)
         elif action < 0.75:
@@ -113,33 +104,41 @@ def test_integrity_notices_a_wrong_count() -> None:
         room.check_integrity()
     guest.queued = True
     guest.waiting_work = 5
-    with pytest.raises(IntegrityError, match=r"waiting work by class is \[0, 5, 0\] tokens, counted \[0, 1, 0\]"):
+    with pytest.raises(IntegrityError, match=r"in truth 1; .*known=1\).*known=5\)"):
         room.check_integrity()
-    guest.waiting_work, guest.expected_work = 1, 5
-    with pytest.raises(IntegrityError, match=r"class 1: \(waiters, work\) are \[1, 5\], by rank \[1, 1\]"):
+    guest.waiting_work, guest.expected_work = 1, 0
+    with pytest.raises(IntegrityError, match=r"in truth 1; .*work=1.*work=0"):
         room.check_integrity()
 
 
 def test_who_waits_is_told_in_the_order_of_class_and_rank() -> None:
-    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed())
+    room: WaitingRoom[Guest] = WaitingRoom(nobody_owed(), long=50)
     guests = [
-        Guest(level, number, work)
-        for level, number, work in ((2, 1.01, 1000), (1, 5.01, 100), (0, 9.01, 1), (1, 3.01, 10), (1, 3.02, 10))
+        Guest(level, number, work=work)
+        for level, number, work in ((2, 1, 1000), (1, 5, 100), (0, 9, 1), (1, 3, 10), (0, 2, 7))
     ]
     for guest in guests:
         room.push(guest)
-    standings = room.standings()
-    # Ranks within a RANK_STEP are one.
-    assert [(each.level, each.requests, each.work) for each in standings] == [
-        (0, 1, 1),
-        (1, 2, 20),
-        (1, 1, 100),
-        (2, 1, 1000),
-    ]
-    assert [each.rank for each in standings] == pytest.approx([9.0, 3.0, 5.0, 1.0], abs=RANK_STEP)
+
+    def around(level: int, rank: float, ahead: int = 9, behind: int = 9) -> tuple[list[int], list[int]]:
+        found = room.around(level, rank, ahead, behind)
+        assert (found.ahead.requests + found.behind.requests, found.ahead.work + found.behind.work) == (
+            len(room),
+            room.work,
+        )
+        return [one.work for one in found.nearest], [one.work for one in found.following]
+
+    assert around(0, 1.0) == ([], [7, 1, 10, 100, 1000])
+    assert around(1, 0.0) == ([7, 1], [10, 100, 1000])
+    assert around(1, 3.0) == ([7, 1, 10], [100, 1000])
+    assert around(1, 3.0, ahead=2, behind=1) == ([1, 10], [100])
+    assert around(1, 3.0, ahead=0, behind=0) == ([], [])
+    assert around(2, 9.0) == ([7, 1, 10, 100, 1000], [])
+    assert room.around(1, 3.0, 1, 1).ahead == Sums(3, 18, 7**2 + 1**2 + 10**2, 18, 18)
+    assert room.around(1, 3.0, 1, 1).behind.capped == 2 * 50
     room.remove(guests[1])
     room.pop()
-    assert [(standing.level, standing.requests) for standing in room.standings()] == [(1, 2), (2, 1)]
+    assert around(1, 3.0) == ([1, 10], [1000])
     room.check_integrity()
 
 

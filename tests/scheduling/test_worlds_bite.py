@@ -15,6 +15,7 @@ from server.kv.block_pool import BlockPool, IntegrityError
 from server.kv.eviction import ReusedStayLonger
 from server.kv.prefix_cache import PrefixCache
 from server.kv.sequence_blocks import SequenceBlocks
+from server.scheduling import rank_sums
 from server.scheduling.composition import Composition
 from server.scheduling.ledger import Ledger
 from server.scheduling.outbox import Outbox
@@ -22,7 +23,6 @@ from server.scheduling.outcomes import Outcomes
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
 from server.scheduling.tenants import ClassQueue
-from server.scheduling.waiting_room import WaitingRoom
 from tests.scheduling.random_world import RandomWorld
 
 ENOUGH = 60
@@ -77,19 +77,19 @@ def _forgotten_leaf(patch: Patch) -> None:
 
 
 def _miscounted_work(patch: Patch) -> None:
-    """Who leaves the room from its middle takes no work along."""
-
-    def remove(true: Callable[..., Any], self: WaitingRoom[Any], waiter: Any) -> None:
-        work = list(self.work_by_class)
-        true(self, waiter)
-        self.work_by_class[:] = work
-
-    patch(WaitingRoom, "remove", remove)
+    """Who leaves the room takes no work along."""
+    patch(rank_sums, "minus", lambda true, one, other: true(one, other._replace(work=0)))
 
 
 def _miscounted_ranks(patch: Patch) -> None:
-    """What the forecast reads by rank is never taken away."""
-    patch(ClassQueue, "_tally", lambda true, self, waiter, change: true(self, waiter, change) if change > 0 else None)
+    """Who leaves the room from its middle stays among those that the forecast reads by rank."""
+
+    def remove(true: Callable[..., Any], self: ClassQueue[Any], waiter: Any) -> None:
+        ranks = self.ranks._root
+        true(self, waiter)
+        self.ranks._root = ranks
+
+    patch(ClassQueue, "remove", remove)
 
 
 def _two_ends(patch: Patch) -> None:
