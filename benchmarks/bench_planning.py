@@ -2,6 +2,9 @@
 
 Each figure is the median over rounds of one step in steady decoding. ``plan`` is what stands between one step's outcome and the next
 step's start; ``draft`` runs while the engine computes; ``apply`` takes the outcome in. ``planning`` = plan + draft.
+
+And what it costs to forecast a newcomer's first token, which the server's event loop does for requests with a deadline: the newcomer stands in
+the middle of those who wait, each of another rank and length.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import random
 import sys
 from collections.abc import Callable
 from statistics import median
@@ -28,6 +32,7 @@ from server.scheduling.config import BatcherConfig
 
 BLOCK = 16
 NEVER_ENDS = 1_000_000
+CROWDS = (10, 100, 500, 10_000)
 
 T = TypeVar("T")
 
@@ -156,6 +161,34 @@ def prompt_us(tokens: int) -> dict[str, float]:
     return {"prompt_tokens": tokens} | {name: round(median(values) / 1000, 1) for name, values in samples.items()}
 
 
+def forecasts_us(crowds: tuple[int, ...], rounds: int) -> dict[int, float]:
+    """Median microseconds of a forecast, by how many wait; in turn."""
+    batchers = {waiting: _crowded(waiting) for waiting in crowds}
+    newcomer = msgspec.structs.replace(request(NEVER_ENDS, (1,), 500), arrival=10.0, deadline=1e9, ttft_deadline=1e9)
+    samples: dict[int, list[int]] = {waiting: [] for waiting in crowds}
+    gc.collect()
+    gc.freeze()
+    try:
+        for _ in range(rounds):
+            for waiting, batcher in batchers.items():
+                outlook = batcher.outlook()
+                spent, _ = timed(lambda: batcher.forecast.check_shortest(newcomer, outlook, 0.0))  # noqa: B023 - called at once
+                samples[waiting].append(spent)
+    finally:
+        gc.unfreeze()
+    return {waiting: round(median(spent) / 1000, 1) for waiting, spent in samples.items()}
+
+
+def _crowded(waiting: int) -> Batcher:
+    """64 stream, and so many wait that came over 20 s."""
+    longest, lengths = 1000, random.Random(waiting)  # noqa: S311 - replays
+    batcher = Bench(64, 0, 10, rounds=longest).batcher
+    for number in range(waiting):
+        asked = request(1_000 + number, (number, *range(lengths.randrange(longest))), 500)
+        batcher.add(msgspec.structs.replace(asked, arrival=20.0 * number / waiting), 0.0)
+    return batcher
+
+
 def figures() -> list[Figure]:
     """In turn, five times each; medians."""
     cases = {"64": (64, 10, 10), "256": (256, 10, 10), "waiting": (64, 10_000, 10), "generated": (64, 10, 10_000)}
@@ -168,7 +201,14 @@ def figures() -> list[Figure]:
         for _ in range(5)
     ]
     costs = [{name: median(one[name, every] for one in rounds) for name in cases} for every in (False, True)]
-    return [*_held(costs[0], ""), *_held(costs[1], ", every policy on")]
+    return [*_held(costs[0], ""), *_held(costs[1], ", every policy on"), _forecast_held()]
+
+
+def _forecast_held() -> Figure:
+    few, many = forecasts_us((100, 10_000), rounds=300).values()
+    # With 100 there are 50 ahead, with 10,000 the 64 that count one by one, and the rest in one.
+    name = "a forecast with 10,000 waiting, of what it costs with 100"
+    return at_most(name, 200, 100 * many / few, "%")
 
 
 def _held(cost: dict[str, float], how: str) -> list[Figure]:
@@ -202,10 +242,13 @@ def main() -> None:
         report.append({"running": running, "waiting": waiting, "generated": generated, **bench.measure()})
         gc.unfreeze()
     prompts = [prompt_us(tokens) for tokens in (512, 8192)]
+    forecasts = [{"waiting": waiting, "forecast": us} for waiting, us in forecasts_us(CROWDS, chosen.rounds).items()]
     if chosen.json:
-        print(json.dumps({"steps": report, "prompts": prompts}, indent=2))
+        print(json.dumps({"steps": report, "prompts": prompts, "forecasts": forecasts}, indent=2))
     else:
-        Console().print(_table("a step of steady decoding, us", report), _table("a whole prompt, us", prompts))
+        console = Console()
+        console.print(_table("a step of steady decoding, us", report), _table("a whole prompt, us", prompts))
+        console.print(_table("a forecast, us", forecasts))
 
 
 def _table(title: str, rows: list[dict[str, float]]) -> Table:

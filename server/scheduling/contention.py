@@ -36,6 +36,12 @@ def until_through(ahead: Sequence[Job], own: Job, behind: Sequence[Job], parts: 
     living, place = list(range(len(jobs))), len(ahead)
     spent = 0.0
     while left[place] > _NOTHING:
+        head = living[0]
+        if not jobs[head].long:  # it takes each step whole until it is through
+            spent += left[head]
+            left[head] = 0.0
+            del living[0]
+            continue
         shares = _shares(jobs, living, parts)
         span = min(left[at] / share for at, share in shares)
         spent += span
