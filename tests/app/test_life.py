@@ -103,7 +103,7 @@ async def test_a_stop_while_loading_does_not_wait_for_the_load() -> None:
     release = threading.Event()
 
     def load(config: Config, phases: Phases) -> LoadedModel:
-        release.wait(30)
+        release.wait(120)
         return loaded(FakeEngine())
 
     app = make_app(configure(), load)
@@ -125,7 +125,8 @@ async def test_phases_of_the_start_are_told_case_B12() -> None:
 
 
 async def test_a_drain_lets_streams_finish_and_refuses_new_ones_case_I1_I2_I4_I5() -> None:
-    async with running(FakeEngine(step_seconds=0.005), lifecycle__drain_delay=0.2) as server:
+    engine = FakeEngine(step_seconds=0.005, hold_at=50)
+    async with running(engine, lifecycle__drain_delay=1.0) as server:
         streams = [asyncio.ensure_future(collect(await start_stream(server))) for _ in range(32)]
         server.app.request_stop()
         await until(lambda: server.app.readiness.state is State.CLOSING)
@@ -137,6 +138,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_new_ones_case_I1_I2_I4_I5
             "the server is shutting down and takes no new requests",
         )
         assert (await server.http("/readyz"))[0] == 503
+        engine.hold_at = None
         for tokens, _, final in await asyncio.gather(*streams):
             assert len(tokens) == final.usage.completion_tokens == 100
         assert await server.over == 0
@@ -144,7 +146,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_new_ones_case_I1_I2_I4_I5
 
 
 async def test_what_outlives_the_grace_ends_with_a_status_case_I1_I7() -> None:
-    async with running(FakeEngine(step_seconds=0.02), lifecycle__drain_grace=0.2) as server:
+    async with running(FakeEngine(hold_at=50), lifecycle__drain_grace=0.2) as server:
         stream = await start_stream(server, 400)
         server.app.request_stop()
         code, details = await code_of(stream)
@@ -170,7 +172,7 @@ async def test_a_stalled_reader_cannot_hold_a_drain(window: int) -> None:
         await until(lambda: len(engine.submitted) == len(writers) + 1)
         server.app.request_stop()
         assert len((await tokens_of)[0]) == 300
-        assert await asyncio.wait_for(server.over, 30) == 0
+        assert await asyncio.wait_for(server.over, 120) == 0
         for writer in writers:
             writer.close()
 
@@ -188,7 +190,7 @@ async def test_after_a_drain_nothing_of_the_server_is_left() -> None:
         await until(lambda: not named(set(threading.enumerate()) - threads))  # noqa: B023
         assert gc.callbacks == callbacks
         left.append(psutil.Process().num_fds())
-    assert left[0] == left[1]
+    await until(lambda: psutil.Process().num_fds() <= left[0])  # gRPC closes its own on threads of its own
     for number in (signal.SIGTERM, signal.SIGINT):
         assert not asyncio.get_running_loop().remove_signal_handler(number)
 
@@ -199,9 +201,7 @@ def named(threads: set[threading.Thread]) -> list[str]:
 
 
 async def test_a_second_signal_is_fast_case_I3() -> None:
-    async with running(
-        FakeEngine(step_seconds=0.02), lifecycle__drain_grace=3600, lifecycle__drain_delay=3600
-    ) as server:
+    async with running(FakeEngine(hold_at=50), lifecycle__drain_grace=3600, lifecycle__drain_delay=3600) as server:
         stream = await start_stream(server, 400)
         server.app.request_stop()
         await until(lambda: server.app.readiness.state is State.CLOSING)
@@ -215,7 +215,7 @@ async def test_a_second_signal_is_fast_case_I3() -> None:
 
 @pytest.mark.parametrize("trouble", ["die", "hang"])
 async def test_engine_trouble_ends_streams_and_process_case_B7_B8(trouble: str) -> None:
-    async with running(FakeEngine(step_seconds=0.01)) as server:
+    async with running(FakeEngine(hold_at=50)) as server:
         stream = await start_stream(server, 400)
         getattr(server.engine, trouble)()
         code, details = await code_of(stream)

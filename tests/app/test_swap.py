@@ -42,7 +42,7 @@ def gives(engine: FakeEngine, seen: list[str] | None = None) -> Load:
 
 
 def swap(server: Running, directory: str = "new") -> Any:
-    return server.operations.LoadEngine(pb.LoadEngineRequest(directory=directory), timeout=30)
+    return server.operations.LoadEngine(pb.LoadEngineRequest(directory=directory), timeout=120)
 
 
 async def refused(call: Any) -> str:
@@ -57,7 +57,7 @@ def said(output: bytes, tokens: int) -> str:
 
 
 async def test_a_swap_under_32_streams_drops_and_mixes_nothing() -> None:
-    old, new, seen = FakeEngine(OLD, step_seconds=0.005), FakeEngine(NEW, step_seconds=0.001), list[str]()
+    old, new, seen = FakeEngine(OLD, step_seconds=0.005, hold_at=100), FakeEngine(NEW, step_seconds=0.001), list[str]()
     async with running(old, another=gives(new, seen)) as server:
         streams = [
             asyncio.ensure_future(collect(server.generation.Generate(request(max_tokens=200)))) for _ in range(32)
@@ -69,6 +69,7 @@ async def test_a_swap_under_32_streams_drops_and_mixes_nothing() -> None:
         assert text == said(NEW, 20)
         assert len(old.live) == 32  # they run on
         assert server.app._open_streams() == 32
+        old.hold_at = None
         for tokens, text, final in await asyncio.gather(*streams):
             assert (len(tokens), text) == (200, said(OLD, 200))
             assert final.usage.completion_tokens == 200
@@ -103,7 +104,7 @@ async def test_an_engine_that_cannot_generate_is_never_installed() -> None:
     mute, dead = FakeEngine(silent_steps=10**6), FakeEngine()
     dead.submit = lambda _: dead.die()  # type: ignore[method-assign, assignment]
     for bad in (mute, dead):
-        async with running(FakeEngine(OLD), another=gives(bad), lifecycle__warm_up_timeout=1.5) as server:
+        async with running(FakeEngine(OLD), another=gives(bad), lifecycle__warm_up_timeout=3) as server:
             await refused(swap(server))
             assert bad._closing.is_set()
             assert server.app.readiness.ready
@@ -112,11 +113,12 @@ async def test_an_engine_that_cannot_generate_is_never_installed() -> None:
 
 
 async def test_one_swap_at_a_time_and_it_outlives_its_caller() -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
     new = FakeEngine(NEW)
 
     def slow(config: Config) -> Future[LoadedModel]:
         def load() -> LoadedModel:
+            begun.set()
             release.wait()
             return loaded(new)
 
@@ -124,7 +126,7 @@ async def test_one_swap_at_a_time_and_it_outlives_its_caller() -> None:
 
     async with running(FakeEngine(OLD), another=slow) as server:
         first = swap(server)
-        await asyncio.sleep(0.1)
+        await until(begun.is_set)
         assert "just being loaded" in await refused(swap(server))
         first.cancel()
         release.set()
@@ -155,7 +157,7 @@ async def test_a_request_that_was_being_read_begins_again_with_the_new_engine(mo
 
 
 async def test_ids_live_once_and_abort_reaches_the_engine_that_runs_them() -> None:
-    old, new = FakeEngine(OLD, step_seconds=0.02), FakeEngine(NEW)
+    old, new = FakeEngine(OLD, hold_at=50), FakeEngine(NEW)
     async with running(old, another=gives(new)) as server:
         kept = server.generation.Generate(request(request_id="mine", max_tokens=400))
         await kept.initial_metadata()
@@ -171,7 +173,7 @@ async def test_ids_live_once_and_abort_reaches_the_engine_that_runs_them() -> No
 
 
 async def test_an_old_engine_that_dies_takes_only_its_own_streams() -> None:
-    old, new = FakeEngine(OLD, step_seconds=0.02), FakeEngine(NEW, step_seconds=0.005)
+    old, new = FakeEngine(OLD, hold_at=50), FakeEngine(NEW, step_seconds=0.005)
     async with running(old, another=gives(new)) as server:
         kept = server.generation.Generate(request(max_tokens=400))
         await kept.initial_metadata()
@@ -240,7 +242,7 @@ async def test_the_triton_wires_counters_grow_through_a_swap() -> None:
 
 
 def replace(server: Running, directory: str = "new") -> Any:
-    return server.operations.LoadEngine(pb.LoadEngineRequest(directory=directory, replace=True), timeout=30)
+    return server.operations.LoadEngine(pb.LoadEngineRequest(directory=directory, replace=True), timeout=120)
 
 
 def fits_alone(engines: dict[str, FakeEngine], serves: FakeEngine) -> Load:
@@ -260,7 +262,7 @@ def fits_alone(engines: dict[str, FakeEngine], serves: FakeEngine) -> Load:
 
 
 async def test_where_memory_holds_one_a_swap_is_refused_and_replace_lets_streams_finish_first() -> None:
-    old, new = FakeEngine(OLD, step_seconds=0.005), FakeEngine(NEW)
+    old, new = FakeEngine(OLD, step_seconds=0.005, hold_at=100), FakeEngine(NEW)
     async with running(old, another=fits_alone({"new": new}, old)) as server:
         assert "(`--replace` closes it first)" in await refused(swap(server))
         streams = [
@@ -274,6 +276,7 @@ async def test_where_memory_holds_one_a_swap_is_refused_and_replace_lets_streams
             status, why = await code(collect(asked) if hasattr(asked, "__aiter__") else asked)
             assert status is grpc.StatusCode.UNAVAILABLE
             assert "being replaced" in str(why)
+        old.hold_at = None
         assert [text for _, text, _ in await asyncio.gather(*streams)] == [said(OLD, 200)] * 32
         assert (await swapping).model == "fake"
         assert server.app.readiness.ready
@@ -309,7 +312,7 @@ async def test_an_engine_that_fails_after_the_old_one_closed_brings_that_back() 
     first, again = FakeEngine(OLD), FakeEngine(OLD)
     mute = FakeEngine(silent_steps=10**6)
     load = fits_alone({"new": mute, "simulated:first": again}, first)
-    flags: dict[str, Any] = {"engine__directory": "simulated:first", "lifecycle__warm_up_timeout": 1.5}
+    flags: dict[str, Any] = {"engine__directory": "simulated:first", "lifecycle__warm_up_timeout": 3}
     async with running(first, another=load, **flags) as server:
         await refused(replace(server))
         assert server.app._engine is again
@@ -331,7 +334,7 @@ async def test_where_nothing_can_be_loaded_any_more_the_process_ends() -> None:
 
 
 async def test_a_stream_that_outlives_the_grace_ends_with_a_status() -> None:
-    old, new = FakeEngine(OLD, step_seconds=0.02), FakeEngine(NEW)
+    old, new = FakeEngine(OLD, hold_at=50), FakeEngine(NEW)
     flags: dict[str, Any] = {"lifecycle__drain_grace": 0.2}
     async with running(old, another=fits_alone({"new": new}, old), **flags) as server:
         endless = asyncio.ensure_future(code(collect(server.generation.Generate(request(max_tokens=400)))))
@@ -345,7 +348,7 @@ async def test_a_shutdown_amid_a_replacement_is_orderly() -> None:
 
     def slow(config: Config) -> Future[LoadedModel]:
         def load() -> LoadedModel:
-            release.wait(30)
+            release.wait(120)
             return loaded(new)
 
         return start_daemon(load, "loader")

@@ -46,6 +46,8 @@ class FakeEngine:
     step_seconds: float = 0.001
     silent_steps: int = 0
     """Steps before the first token: a long prefill."""
+    hold_at: int | None = None
+    """Tokens after which every request stands still, until this is None again."""
     max_waiting: int = 1000
     least_wait: float | None = None
     """Seconds until the shortest prompt's first token, as forecast; None = no forecast."""
@@ -206,7 +208,7 @@ class FakeEngine:
             job.started = time.monotonic()
             self._prompt += len(request.prompt)
         job.seen_steps += 1
-        if job.seen_steps <= self.silent_steps:
+        if job.seen_steps <= self.silent_steps or (self.hold_at is not None and job.sent >= self.hold_at):
             return []
         if request.max_tokens == 0:
             return self._end(job, FinishReason.LENGTH)

@@ -75,10 +75,10 @@ def sample_key(name: str, labels: dict[str, str]) -> str:
 
 
 def configure(**flags: object) -> Config:
-    """Free ports and short patience; ``grpc__port=1`` means --grpc.port 1."""
-    patient = {"grpc.port": "0", "http.port": "0", "telemetry.log_level": "error", "lifecycle.drain_grace": "5"}
+    """Free ports; ``grpc__port=1`` means --grpc.port 1."""
+    usual = {"grpc.port": "0", "http.port": "0", "telemetry.log_level": "error", "lifecycle.drain_grace": "60"}
     given = {key.replace("__", "."): str(value) for key, value in flags.items()}
-    return load_config(None, {}, patient | given).config
+    return load_config(None, {}, usual | given).config
 
 
 def loaded(engine: FakeEngine, *, template: bool = True) -> LoadedModel:
@@ -171,8 +171,8 @@ async def collect(call: AsyncIterable[pb.GenerateResponse]) -> tuple[list[int], 
     return tokens, text, final
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until ``condition()`` holds."""
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until ``condition()`` holds; so long that only one that never will takes longer."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the condition is about another thread or process
             await asyncio.sleep(0.005)
