@@ -119,3 +119,5 @@ class Stream:
         if self._closed.wait(delay):
             raise StreamStateError("the stream was closed before its end") from failure
         self._call = self._send(self._attempts.remaining())
+        if self._closed.is_set():  # meanwhile: close() may have cancelled the call before this one
+            self._call.cancel()

@@ -29,6 +29,10 @@ from server.telemetry.trace import RequestTrace
 from server.text.output import OutputText
 from server.text.tokenizer import TextTokenizer
 
+WAY, ROUNDED_UP = 0.05, 0.01
+"""What makes our deadline later than the client's: the seconds that its request took to get here, and the share by which gRPC's clients round a
+time-out up on the wire (three digits: grpc's timeout_encoding.cc)."""
+
 
 class GenerationParts(msgspec.Struct, frozen=True):
     """What exists once the engine is loaded."""
@@ -81,7 +85,7 @@ class Opener:
         try:
             return await self._open(request, context, arrival, trace, is_warm_up=is_warm_up)
         except asyncio.CancelledError:
-            error = departure(_reason(context))
+            error = departure(_reason(context, self.clock() - arrival))
             error.request_id = request.request_id[:128]
             self._telemetry.refused(error, _priority_of(request), tenant=caller().name, trace=trace)
             raise
@@ -203,14 +207,14 @@ class Opener:
                 _uncancel()
                 stream.failure.request_id = stream.public_id
                 raise stream.failure from None
-            reason = _reason(context)
+            reason = _reason(context, self.clock() - stream.request.arrival)
             raise
         except ServerError as error:
             error.request_id = stream.public_id
             raise
         except grpc.aio.InternalError as broken:
             # A write that waited for the client's window learns of the connection's end before gRPC cancels the call.
-            stream.failure = stream.failure or departure(_reason(context))
+            stream.failure = stream.failure or departure(_reason(context, self.clock() - stream.request.arrival))
             raise stream.failure from broken
         except Exception:
             stream.failure = stream.failure or InternalError("the stream's handler failed")
@@ -272,10 +276,13 @@ def _priority_of(request: pb.GenerateRequest) -> PriorityClass:
     )
 
 
-def _reason(context: CallContext) -> FinishReason:
-    """Why a call was cancelled from outside."""
+def _reason(context: CallContext, spent: float) -> FinishReason:
+    """Why a call was cancelled from outside, ``spent`` seconds after its request was read.
+
+    gRPC does not say, and a client gives up at its own deadline, a little before the one that is counted from its time-out here.
+    """
     remaining = context.time_remaining()
-    passed = remaining is not None and remaining <= 0
+    passed = remaining is not None and remaining <= WAY + ROUNDED_UP * (spent + remaining)
     return FinishReason.DEADLINE if passed else FinishReason.CANCELLED
 
 

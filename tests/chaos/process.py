@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import sys
 import time
@@ -21,6 +20,7 @@ import trustme
 
 from firsttoken.client import AsyncClient, RetryPolicy, Tls
 from server.access.directory import hash_token
+from tests.fakes.ports import unused_port
 
 TOKEN, STALL, STUCK = "chaos-token", 3.0, 5.0
 """The one valid token; seconds after which a reader counts as stalled, and a step as stuck."""
@@ -48,7 +48,7 @@ class Server:
         (folder / "access.toml").write_text(
             f'[tenants.chaos]\ntokens = [{{ sha256 = "{hash_token(TOKEN)}" }}]\noperator = true\n'
         )
-        self.grpc_port, self.http_port = _free_port(), _free_port()
+        self.grpc_port, self.http_port = unused_port(), unused_port()
         self.process: asyncio.subprocess.Process | None = None
 
     def rotate(self) -> None:
@@ -174,8 +174,3 @@ def end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])

@@ -239,10 +239,10 @@ def serving_in_thread(fake: FakeServer, address: str = "127.0.0.1:0") -> Iterato
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    if not started.wait(10):
+    if not started.wait(60):
         raise TimeoutError("the fake server did not start")
     try:
         yield fake
     finally:
         loops[0].call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(60)

@@ -104,7 +104,7 @@ def test_closing_under_load_wakes_who_waits(make: Make) -> None:
     waiter.start()
     client.executor.close()
     client.executor.close()
-    waiter.join(timeout=10)
+    waiter.join(timeout=60)
     assert died.is_set()
     with pytest.raises(EngineDeadError):
         client.executor.enqueue([client.request(make_text(1, 3), 3)])

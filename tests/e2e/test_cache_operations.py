@@ -133,7 +133,7 @@ def test_the_command() -> None:
 
         def firsttoken(*words: str) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-m", "firsttoken", "cache", *words, "--address", server.target]
-            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
         warmed = firsttoken("warm", PROMPT)
         assert (warmed.returncode, warmed.stdout) == (0, f"{len(PROMPT)} tokens, 0 of them cached before\n")

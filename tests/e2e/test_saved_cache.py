@@ -29,7 +29,7 @@ def cached_tokens(server: ServerProcess, prompt: list[int], salt: str = "") -> i
 
 def end(server: ServerProcess) -> int:
     server.process.send_signal(signal.SIGTERM)
-    return server.process.wait(30)
+    return server.process.wait(90)
 
 
 def said(server: ServerProcess, event: str) -> list[dict[str, object]]:
@@ -59,7 +59,7 @@ def test_who_is_killed_loses_only_what_came_after_the_last_save(tmp_path: Path) 
         cached_tokens(server, [*BYTES, 66])
         until(lambda: server.metric("firsttoken_cache_saved_blocks") >= len(BYTES) // 32)
         server.process.send_signal(signal.SIGKILL)
-        server.process.wait(10)
+        server.process.wait(60)
     with served(*flags) as server:
         assert cached_tokens(server, [*BYTES, 77]) == 512
 

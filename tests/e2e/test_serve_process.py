@@ -17,6 +17,7 @@ from protos.firsttoken.v1 import generation_pb2 as pb
 from protos.firsttoken.v1.generation_pb2_grpc import GenerationStub
 from tests.e2e.process import ROOT, serve_command, served
 from tests.e2e.whole_server import ENGINES
+from tests.fakes.ports import unused_port
 
 NEVER_LOADED = """
 import sys, time, server.loading
@@ -37,7 +38,7 @@ for message in GenerationStub(grpc.insecure_channel(sys.argv[1])).Generate(reque
 """
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "too late"
@@ -45,7 +46,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(serve_command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(serve_command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -60,9 +61,10 @@ def test_a_client_killed_amid_its_stream_leaves_nothing_behind_case_D5_D12(engin
         client.wait()
         client.stdout.close()
         until(lambda: server.metric("firsttoken_running_sequences") == 0)
-        assert server.metric('firsttoken_kv_blocks{state="in_use"}') == 0
-        assert server.metric("firsttoken_open_streams") == 0
+        until(lambda: server.metric('firsttoken_kv_blocks{state="in_use"}') == 0)
+        until(lambda: server.metric("firsttoken_open_streams") == 0)
         until(lambda: server.metric('firsttoken_requests_total{class="interactive",outcome="cancelled"}') == 1)
+        until(lambda: any(line["event"] == "request" for line in server.log()))
         ended = next(line for line in server.log() if line["event"] == "request")
         assert ended["outcome"] == "cancelled"
 
@@ -83,12 +85,13 @@ def test_sigterm_drains_and_a_second_one_does_not_wait_case_I1_I3(engine: str, s
             with pytest.raises(grpc.RpcError):
                 list(call)
             assert call.code() is grpc.StatusCode.UNAVAILABLE
-        assert server.process.wait(20) == status
+        assert server.process.wait(60) == status
         assert server.log()[-1]["event"] == "stopped"
 
 
 def test_after_kill_9_it_starts_again_on_the_same_ports_as_if_nothing_had_been() -> None:
-    with served() as first:
+    ports = ("--grpc.port", str(unused_port()), "--http.port", str(unused_port()))
+    with served(*ports) as first:
         with grpc.insecure_channel(first.target) as channel:
             request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=4000)
             call = GenerationStub(channel).Generate(request)
@@ -97,8 +100,7 @@ def test_after_kill_9_it_starts_again_on_the_same_ports_as_if_nothing_had_been()
             with pytest.raises(grpc.RpcError):
                 list(call)
             assert call.code() is grpc.StatusCode.UNAVAILABLE
-        assert first.process.wait(20) == -signal.SIGKILL
-    ports = ("--grpc.port", str(first.grpc_port), "--http.port", str(first.http_port))
+        assert first.process.wait(60) == -signal.SIGKILL
     with served(*ports) as again, grpc.insecure_channel(again.target) as channel:
         request = pb.GenerateRequest(prompt=pb.Prompt(text="Go on"), max_tokens=5)
         assert list(GenerationStub(channel).Generate(request))[-1].HasField("final")
@@ -110,7 +112,7 @@ def test_sigterm_is_handled_before_there_is_a_server() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"loading\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_the_effective_settings_are_printed_with_their_sources() -> None:
@@ -171,4 +173,4 @@ def test_either_event_loop_drives_it_and_the_log_names_it(uvloop: str, loop: str
         until(lambda: any(line["event"] == "serving" for line in server.log()))
         assert next(line for line in server.log() if line["event"] == "serving")["event_loop"] == loop
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0

@@ -26,7 +26,7 @@ def test_concurrent_requests_give_what_each_gives_alone() -> None:
         rig.engine.submit(one)
     rig.wait_end(*(one.id for one in asked))
     assert {one.id: rig.output[one.id] for one in asked} == {one.id: alone(one) for one in asked}
-    rig.engine.close(5)
+    rig.engine.close(60)
     assert rig.engine.stats().blocks_in_use == 0
     assert rig.threads == {"engine"}
 
@@ -37,7 +37,7 @@ def test_one_hand_over_a_step_whatever_the_batch() -> None:
     for one in asked:
         rig.engine.submit(one)
     rig.wait_end(*(one.id for one in asked))
-    rig.engine.close(5)
+    rig.engine.close(60)
     with_tokens = [batch for batch in rig.batches if any(isinstance(event, TokensEvent) for event in batch)]
     assert len(with_tokens) <= rig.engine.stats().steps
     assert max(len(batch) for batch in with_tokens) >= 16
@@ -49,7 +49,7 @@ def test_first_tokens_lead_their_batch() -> None:
         rig.engine.submit(request(i, [5, i], max_tokens=6))
         time.sleep(0.012)
     rig.wait_end(*range(8))
-    rig.engine.close(5)
+    rig.engine.close(60)
     for batch in rig.batches:
         firsts = [event.first for event in batch if isinstance(event, TokensEvent)]
         assert firsts == sorted(firsts, reverse=True)
@@ -72,7 +72,7 @@ def test_first_tokens_are_handed_over_before_the_next_step_starts() -> None:
     rig.engine.start(watched_deliver)
     rig.engine.submit(request(1, [9, 9], max_tokens=4))
     rig.wait_end(1)
-    rig.engine.close(5)
+    rig.engine.close(60)
     assert order[:3] == ["start", "first", "start"]
 
 
@@ -88,7 +88,7 @@ def test_case_d1_cancel_ends_once_and_frees_the_seat(moment: float) -> None:
     steps = rig.engine.stats().steps
     rig.engine.submit(request(2, [8, 8], max_tokens=3))
     rig.wait_end(2)
-    rig.engine.close(5)
+    rig.engine.close(60)
     assert rig.output[2] == alone(request(2, [8, 8], max_tokens=3))
     assert rig.engine.stats().steps <= steps + 4
     assert rig.engine.stats().running == 0
@@ -96,9 +96,9 @@ def test_case_d1_cancel_ends_once_and_frees_the_seat(moment: float) -> None:
 
 def test_case_e3_a_deadline_wakes_an_idle_wait_by_timer() -> None:
     rig = Rig(cost=SLOW).start()
-    rig.engine.submit(request(1, [4, 4], max_tokens=100, deadline=time.monotonic() + 0.15))
+    rig.engine.submit(request(1, [4, 4], max_tokens=100, deadline=time.monotonic() + 0.5))
     rig.wait_end(1)
-    rig.engine.close(5)
+    rig.engine.close(60)
     assert rig.ends[1][0].reason is FinishReason.DEADLINE
     assert 0 < len(rig.output[1]) < 100
 
@@ -109,7 +109,7 @@ def test_stop_cuts_at_the_token_and_counts_the_rest_as_discarded() -> None:
     rig.wait_tokens(1, 5)
     rig.engine.stop(1, 0, 3)
     rig.wait_end(1)
-    rig.engine.close(5)
+    rig.engine.close(60)
     (end,) = rig.sequence_ends[1]
     assert (end.reason, end.completion_tokens) == (FinishReason.STOP_STRING, 3)
     assert end.completion_tokens + end.discarded_tokens >= 5
@@ -126,7 +126,7 @@ def test_a_failed_step_ends_its_requests_and_no_others() -> None:
     rig.wait_end(2)
     assert rig.engine.stats().alive
     assert rig.output[2] == alone(later)
-    rig.engine.close(5)
+    rig.engine.close(60)
     rig.batcher.check_integrity()
 
 
@@ -171,18 +171,18 @@ def test_close_ends_what_runs_and_what_waits() -> None:
     for number in range(100):
         rig.engine.submit(request(number, [5, number % 7], max_tokens=100))
     rig.wait_tokens(0, 2)
-    rig.engine.close(5)
+    rig.engine.close(60)
     assert {end.reason for ends in rig.ends.values() for end in ends} == {FinishReason.CANCELLED}
     assert sorted(number for number, ends in rig.ends.items() if len(ends) == 1) == list(range(100))
     with pytest.raises(UnavailableError, match="shutting down"):
         rig.engine.submit(request(100, [5]))
-    rig.engine.close(5)
+    rig.engine.close(60)
 
 
 def test_close_before_start_frees_the_runner() -> None:
-    rig = Rig()
+    others, rig = set(threading.enumerate()), Rig()
     rig.engine.close(1)
-    assert not any(thread.name == "engine" for thread in threading.enumerate())
+    assert not any(thread.name == "engine" for thread in set(threading.enumerate()) - others)
 
 
 def test_case_e8_a_full_house_refuses_with_a_delay() -> None:
@@ -199,7 +199,7 @@ def test_case_e8_a_full_house_refuses_with_a_delay() -> None:
     rig.engine.require_room("default")
     rig.engine.submit(request(5, [5]))
     rig.wait_end(5)
-    rig.engine.close(5)
+    rig.engine.close(60)
 
 
 def test_an_idle_engine_beats_and_a_running_step_has_an_age() -> None:
@@ -207,10 +207,11 @@ def test_an_idle_engine_beats_and_a_running_step_has_an_age() -> None:
     assert rig.engine.stats().last_step_age is None
     rig.start()
     _wait_until(lambda: rig.engine.stats().last_step_age is not None)
-    rig.engine.submit(request(1, [5], max_tokens=1))
+    rig.engine.submit(request(1, [5], max_tokens=50))
     _wait_until(lambda: (rig.engine.stats().step_running_for or 0.0) > 0.05)
+    rig.engine.cancel(1)
     rig.wait_end(1)
-    rig.engine.close(5)
+    rig.engine.close(60)
     assert rig.engine.stats().step_running_for is None
 
 
@@ -219,7 +220,7 @@ def test_requests_in_one_batch_end_with_request_finished_last() -> None:
     for number in range(10):
         rig.engine.submit(request(number, [number, 3], max_tokens=4))
     rig.wait_end(*range(10))
-    rig.engine.close(5)
+    rig.engine.close(60)
     flat = [event for batch in rig.batches for event in batch]
     for number in range(10):
         own = [event for event in flat if event.request == number]
@@ -228,7 +229,7 @@ def test_requests_in_one_batch_end_with_request_finished_last() -> None:
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError

@@ -60,7 +60,7 @@ async def test_it_hears_what_the_native_wire_says_and_a_good_end(engine: str, en
         heard = Heard()
         request = ask(tokens=endpoint == "tokens")
         await transport.start(request, transport.encode(request), heard)
-        assert await asyncio.wait_for(heard.over, 30) == ("OK", "")
+        assert await asyncio.wait_for(heard.over, 90) == ("OK", "")
         assert (heard.ids, heard.text) == ((ids, "") if endpoint == "tokens" else ([], text))
         await transport.close()
 
@@ -72,7 +72,7 @@ async def test_a_refused_request_is_told_in_the_stream(engine: str) -> None:
         await transport.open()
         heard, request = Heard(), ask(tokens=False, max_tokens=-4)
         await transport.start(request, transport.encode(request), heard)
-        status, detail = await asyncio.wait_for(heard.over, 30)
+        status, detail = await asyncio.wait_for(heard.over, 90)
         assert status == "STREAM_ERROR"
         assert detail.startswith("INVALID_ARGUMENT: max_tokens: ")
         await transport.close()

@@ -103,5 +103,5 @@ async def test_an_open_stream_without_requests_does_not_hold_the_shutdown_case_I
         await until(lambda: not app._open_streams())
         app.request_stop()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.wait_for(said(call), 10)
+            await asyncio.wait_for(said(call), 60)
         assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}

@@ -81,7 +81,7 @@ async def main() -> None:
     app.router.add_get("/v1/models", fake.models)
     app.router.add_post("/v1/completions", fake.generate)
     app.router.add_post("/v1/chat/completions", fake.generate)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)  # who has gone is not answered to the end
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

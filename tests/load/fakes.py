@@ -28,7 +28,7 @@ def fake(script: str, *options: str) -> Iterator[str]:
             yield f"127.0.0.1:{port}"
         finally:
             process.stdin.close()
-            process.wait(20)
+            process.wait(60)
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def test_open_loop_keeps_sending_to_a_server_that_is_full() -> None:
     workload = Workload(arrivals=Arrivals(constant_rate(50.0), float("inf")), requests=20, lengths=lengths(output=2))
     with paced("--seats", "1", "--ttft", "0.1", "--gap", "0.01") as address:
         result = run_load(workload, native(address))
-    assert max(record.sent for record in result.records) < min(sorted(record.end for record in result.records)[10:])
+    assert max(record.sent for record in result.records) < min(sorted(record.end for record in result.records)[15:])
     assert max(record.latency for record in result.records) > 10 * 0.1
 
 
@@ -87,7 +87,7 @@ def test_a_conversation_sends_all_before_it_again() -> None:
 
 
 def test_refusals_cancels_and_deadlines_are_told_apart() -> None:
-    with paced("--ttft", "0.3", "--refuse-length", "99") as address:
+    with paced("--ttft", "30", "--refuse-length", "99") as address:
         refused = run_load(Workload(concurrency=2, requests=4, lengths=lengths(output=99)), native(address))
         given_up = Behaviour(cancel_rate=1.0, cancel_after=fixed(0.05))
         cancelled = run_load(
@@ -104,16 +104,16 @@ def test_refusals_cancels_and_deadlines_are_told_apart() -> None:
 
 
 def test_what_does_not_end_within_the_drain_is_unfinished() -> None:
-    workload = Workload(concurrency=2, duration=0.3, drain=0.2, lengths=lengths(output=1000))
-    with paced("--gap", "0.05") as address:
+    workload = Workload(concurrency=2, duration=0.3, drain=1.0, lengths=lengths(output=1000))
+    with paced("--ttft", "0", "--gap", "0.05") as address:
         result = run_load(workload, native(address))
     assert {record.status for record in result.records} == {"UNFINISHED"}
     assert all(record.times for record in result.records)
 
 
 def test_a_server_that_falls_silent_does_not_hold_a_closed_loop_for_ever() -> None:
-    workload = Workload(concurrency=2, requests=4, drain=0.3, lengths=lengths(output=3))
-    with paced("--ttft", "0.05", "--gap", "600") as address:
+    workload = Workload(concurrency=2, requests=4, drain=1.0, lengths=lengths(output=3))
+    with paced("--ttft", "0", "--gap", "600") as address:
         result = run_load(workload, native(address))
     assert {record.status for record in result.records} == {"UNFINISHED"}
     assert [len(record.times) for record in result.records] == [1, 1]

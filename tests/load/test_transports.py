@@ -104,7 +104,7 @@ def test_http_errors_cuts_and_cancels_are_told_apart() -> None:
     with fake("fake_openai.py", "--cut") as address:
         cut = run(Target("openai", address))
     assert {record.status for record in cut} == {"UNAVAILABLE"}
-    with fake("fake_openai.py", "--gap", "0.2") as address:
+    with fake("fake_openai.py", "--gap", "30") as address:
         given_up = Behaviour(cancel_rate=1.0, cancel_after=Distribution("constant", {"value": 0.1}))
         cancelled = run(Target("openai", address), behaviour=given_up)
         late = run(Target("openai", address), behaviour=Behaviour(deadline=0.1))

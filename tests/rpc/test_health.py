@@ -32,7 +32,7 @@ async def test_check_knows_the_server_and_each_service_case_B6() -> None:
 
 
 async def test_watchers_survive_each_other_and_see_the_drain_before_it_refuses_case_I7() -> None:
-    async with running(lifecycle__drain_delay=1.0) as server:
+    async with running(lifecycle__drain_delay=2.0) as server:
         leaver, stayer = (stub(server).Watch(health_pb2.HealthCheckRequest()) for _ in range(2))
         assert (await leaver.read()).status == SERVING
         assert (await stayer.read()).status == SERVING

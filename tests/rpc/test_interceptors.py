@@ -63,7 +63,7 @@ async def ask(method: str) -> tuple[grpc.StatusCode, str, list[tuple[str, str]],
     await server.start()
     messages = 0
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_stream(f"/t.T/{method}")(PROMPT.encode(), timeout=10)
+        call = channel.unary_stream(f"/t.T/{method}")(PROMPT.encode(), timeout=60)
         try:
             async for _ in call:
                 messages += 1

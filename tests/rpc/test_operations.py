@@ -66,7 +66,7 @@ async def test_load_tells_how_busy_the_engine_was() -> None:
 
 
 async def test_load_is_what_runs_now() -> None:
-    async with running(FakeEngine(step_seconds=0.005)) as server:
+    async with running(FakeEngine(hold_at=100)) as server:
         calls = [server.generation.Generate(request(max_tokens=200)) for _ in range(3)]
         await until(lambda: len(server.engine.live) == 3)
         load = await server.operations.GetLoad(pb.GetLoadRequest())
@@ -75,6 +75,7 @@ async def test_load_is_what_runs_now() -> None:
         for call in calls:
             call.cancel()
         await until(lambda: not server.engine.live)
+        await until(lambda: not server.app._open_streams())
         load = await server.operations.GetLoad(pb.GetLoadRequest())
         assert (load.running, load.open_streams) == (0, 0)
         await collect(server.generation.Generate(request(max_tokens=1)))

@@ -76,7 +76,7 @@ def test_in_real_time_other_threads_run_while_a_step_does() -> None:
     over.set()
     counter.join()
     assert elapsed >= 0.2
-    assert turns > 10
+    assert turns > 3, "the interpreter was held for as long as the step ran"
 
 
 def test_the_same_steps_cost_the_same_and_noise_is_noise() -> None:
@@ -157,7 +157,7 @@ def test_a_hanging_step_ends_with_close() -> None:
     assert waiter.is_alive()
     assert not handle.done()
     runner.close()
-    waiter.join(timeout=10)
+    waiter.join(timeout=60)
     assert len(ended) == 1
     assert handle.done()
 

@@ -73,7 +73,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> Devices:
 def test_every_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml()
     devices = watched(monkeypatch, nvml)
-    assert nvml.read.wait(10)
+    assert nvml.read.wait(60)
     while not (found := shown(devices)):
         pass
     assert found == {
@@ -92,10 +92,10 @@ def test_every_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_that_is_lost_ends_the_watch_and_shows_nothing_old(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml()
     devices = watched(monkeypatch, nvml)
-    assert nvml.read.wait(10)
+    assert nvml.read.wait(60)
     nvml.lost.set()
     assert devices._thread is not None
-    devices._thread.join(10)
+    devices._thread.join(60)
     assert (shown(devices), nvml.open) == ({}, 0)
 
 

@@ -136,12 +136,18 @@ def test_case_C6_long_work_lets_other_threads_run(work: str) -> None:
     tokenizer = TextTokenizer(byte_level())
     text = "the quick brown fox " * 20_000
     ids = tokenizer.encode(text)
-    worker = threading.Thread(target=lambda: tokenizer.encode(text) if work == "encode" else tokenizer.decode(ids))
-    worker.start()
-    turns = 0
-    while worker.is_alive():
-        turns += 1
-    assert turns > 10_000, "the lock was held: this thread had only the turns that the switch interval gave it"
+
+    def turns_meanwhile() -> int:
+        worker = threading.Thread(target=lambda: tokenizer.encode(text) if work == "encode" else tokenizer.decode(ids))
+        worker.start()
+        turns = 0
+        while worker.is_alive():
+            turns += 1
+        return turns
+
+    # More than once: on a busy machine the work may be over before this thread gets a processor.
+    held = "the lock was held: this thread had only the turns that the switch interval gave it"
+    assert any(turns_meanwhile() > 10_000 for _ in range(10)), held
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks glibc for the memory in use")

@@ -23,7 +23,7 @@ class Gated(TextTokenizer):
         self.encoded: list[tuple[str, str]] = []
 
     def encode(self, text: str, *, add_bos: bool = True, field: str = "prompt.text") -> list[int]:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.encoded.append((text, threading.current_thread().name))
         return super().encode(text, add_bos=add_bos, field=field)
 

@@ -53,7 +53,7 @@ class ScriptedNative:
 
     def enqueue_requests(self, requests: list[Any]) -> list[int]:
         self.entered.set()
-        self.go.wait(10)
+        self.go.wait(60)
         if self.refuses is not None:
             raise self.refuses
         return [FIRST_ID + at for at in range(len(requests))]
@@ -90,7 +90,7 @@ def test_a_response_may_overtake_the_call_that_asked_for_it() -> None:
     native.go.clear()
     enqueuing = threading.Thread(target=executor.enqueue, args=([asked()],), daemon=True)
     enqueuing.start()
-    assert native.entered.wait(5)
+    assert native.entered.wait(60)
     native.answers = [response([5])]
     (said,) = executor.await_responses(1.0)
     assert (said.request, said.tokens) == (7, (5,))
@@ -99,7 +99,7 @@ def test_a_response_may_overtake_the_call_that_asked_for_it() -> None:
     native.answers = [response([6], "LENGTH")]
     assert executor.await_responses(1.0)[-1].final
     native.go.set()
-    enqueuing.join(5)
+    enqueuing.join(60)
     assert native.cancelled == [], "the request had ended before its id was known"
     executor.check_integrity()
 
@@ -109,11 +109,11 @@ def test_a_cancel_before_the_id_is_known_is_made_up_for() -> None:
     native.go.clear()
     enqueuing = threading.Thread(target=executor.enqueue, args=([asked()],), daemon=True)
     enqueuing.start()
-    assert native.entered.wait(5)
+    assert native.entered.wait(60)
     executor.cancel(7)
     executor.cancel(7)
     native.go.set()
-    enqueuing.join(5)
+    enqueuing.join(60)
     assert native.cancelled == [FIRST_ID]
 
 

@@ -19,7 +19,7 @@ PORTS = ("--grpc.port", "0", "--http.port", "0")
 def run(folder: Path, *arguments: str, library: bool = True) -> subprocess.CompletedProcess[str]:
     command = serve_command(str(folder / "engine"), *PORTS, *arguments)
     told = environment(folder, library=library)
-    return subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_without_the_library_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_inspect_prints_engine_against_machine_case_a2(tmp_path: Path) -> None:
     make_engine(tmp_path / "engine", msgspec.structs.replace(FACTS, tensorrt="10.13.3.9"))
     command = [sys.executable, "-m", "firsttoken", "inspect", str(tmp_path / "engine")]
     told = environment(tmp_path)
-    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "note: TensorRT: engine 10.13.3.9, here 10.14.1.48" in done.stdout
     assert "problem: the engine was written by TensorRT 10.13.3.9, this machine has 10.14.1.48" in done.stdout
@@ -70,7 +70,7 @@ def test_importing_firsttoken_needs_no_tensorrt_llm() -> None:
         "import firsttoken, firsttoken.cli, server.app, server.loading, engines.trtllm.loading, engines.trtllm.preflight\n"
         "sys.exit(any(name.split('.')[0] in ('tensorrt_llm', 'tensorrt', 'mpi4py', 'torch') for name in sys.modules))\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("module", sorted((ROOT / "engines" / "trtllm").glob("*.py")), ids=lambda path: path.stem)
