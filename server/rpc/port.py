@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ SERVICES = (
 )
 HEALTH = "grpc.health.v1.Health"
 MANY = 2**31 - 1
-ON_THE_WAY = 0.1
-"""Seconds between the last moment at which a call could think the port ready and the port's end."""
+ON_THE_WAY, LONGEST_WAY = 0.1, 2.0
+"""Seconds without a new call after which none that thought the port ready is on its way any more; seconds after which it ends though they still
+come."""
 
 
 def address_of(config: GrpcConfig, port: int) -> str:
@@ -65,6 +66,17 @@ def transport_options(config: GrpcConfig) -> list[tuple[str, int]]:
     return list(options.items())
 
 
+class _Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
+    """Counts the calls that have come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: object) -> Any:  # noqa: ANN401
+        self.count += 1
+        return await continuation(details)
+
+
 class GrpcPort:
     """A grpc.aio server. Event loop only."""
 
@@ -85,7 +97,8 @@ class GrpcPort:
         self.own_target = ""
         """Where this process itself reaches the port, without TLS; once started."""
         self._own_folder: str | None = None
-        self._server = grpc.aio.server(interceptors=list(interceptors), options=transport_options(config))
+        self._arrivals = _Arrivals()
+        self._server = grpc.aio.server(interceptors=[self._arrivals, *interceptors], options=transport_options(config))
         generation_pb2_grpc.add_GenerationServicer_to_server(generation, self._server)
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, self._server)
         grpc_service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, self._server)
@@ -128,8 +141,17 @@ class GrpcPort:
         gRPC would end them as CANCELLED once it stops.
         """
         self.close_own_target()
-        await asyncio.sleep(ON_THE_WAY)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(grace, LONGEST_WAY)):
+                await self._quiet()
         await self._server.stop(grace)
+
+    async def _quiet(self) -> None:
+        """Until no call has come for a while. A server that had no processor takes them in one by one, long after they were sent."""
+        seen = -1
+        while seen != self._arrivals.count:
+            seen = self._arrivals.count
+            await asyncio.sleep(ON_THE_WAY)
 
 
 def _milliseconds(seconds: float) -> int:

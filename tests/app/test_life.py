@@ -18,6 +18,7 @@ from server.config import Config
 from server.loading import LoadedModel
 from server.phases import Phases
 from server.readiness import Readiness, State
+from server.rpc import port
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.running import Running, collect, configure, loaded, make_app, request, running, until
 from tests.rpc.raw_http2 import GENERATE, call, greeting
@@ -143,6 +144,22 @@ async def test_a_drain_lets_streams_finish_and_refuses_new_ones_case_I1_I2_I4_I5
             assert len(tokens) == final.usage.completion_tokens == 100
         assert await server.over == 0
         assert server.engine.cancels == []
+
+
+async def test_the_port_stays_open_while_calls_still_come_case_I2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hears why it is refused. gRPC, once stopped, ends those that it has not handed over yet as CANCELLED, which nobody tries again."""
+    monkeypatch.setattr(port, "ON_THE_WAY", 0.5)
+    async with running() as server:
+        assert server.app._grpc is not None
+        server.app.readiness.become(State.DRAINING)
+        stopped = asyncio.ensure_future(server.app._grpc.stop(60))
+        enough = asyncio.get_running_loop().time() + 1.2
+        while asyncio.get_running_loop().time() < enough:
+            code, details = await code_of(server.generation.Generate(request()))
+            assert (code, "takes no new requests" in details) == (grpc.StatusCode.UNAVAILABLE, True)
+            assert not stopped.done()
+        await stopped
+        server.app.request_stop()
 
 
 async def test_what_outlives_the_grace_ends_with_a_status_case_I1_I7() -> None:
