@@ -135,7 +135,7 @@ class ExecutorFeed:
         self._progress.enter(request.id, len(request.prompt), request.n, now)
         self._ledger.counters.prompt_tokens += len(request.prompt)
         demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
-        self._mirror.enter(request.id, request.n * demand, request.n)
+        self._progress.begin(self._mirror.enter(request.id, request.n * demand, request.n), now)
 
     def _account(self, sequence: FedSequence) -> None:
         """Whoever goes in takes of its class's due what it is expected to take."""
@@ -247,8 +247,8 @@ class ExecutorFeed:
             self._silent.pop(record.request.id, None)
             self._uncounted.pop(record.request.id, None)
             self._cancelling.discard(record.request.id)
-            self._mirror.leave(record.request.id)
             self._progress.leave(record.request.id, now)
+            self._progress.begin(self._mirror.leave(record.request.id), now)
 
     def _settle_up(self, record: Fed) -> None:
         """All of a request's sequences are over: its tenant is charged what they took."""

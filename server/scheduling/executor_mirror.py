@@ -66,10 +66,10 @@ class ExecutorMirror:
         """Whether one more should be handed over now: it will run, or be among the few who wait inside."""
         return len(self._inner) < self.inner_queue
 
-    def enter(self, request: int, blocks: int, seats: int = 1) -> None:
-        """The request was handed over; it needs so many blocks and seats."""
+    def enter(self, request: int, blocks: int, seats: int = 1) -> list[int]:
+        """The request was handed over; it needs so many blocks and seats. Returns who runs now that did not."""
         self._inner[request] = Demand(blocks, seats)
-        self._admit()
+        return self._admit()
 
     def runs(self, request: int) -> None:
         """The request has answered, so it runs, whatever we thought: reuse may have made room that we do not count on."""
@@ -77,23 +77,26 @@ class ExecutorMirror:
         if demand is not None:
             self._run(request, demand)
 
-    def leave(self, request: int) -> None:
-        """The request's final response has come."""
+    def leave(self, request: int) -> list[int]:
+        """The request's final response has come. Returns who runs now that did not."""
         demand = self._running.pop(request, None)
         if demand is None:
             del self._inner[request]
         else:
             self._reserved -= demand.blocks
             self._seats -= demand.seats
-        self._admit()
+        return self._admit()
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[int]:
+        began = list[int]()
         while self._inner:
             request, demand = next(iter(self._inner.items()))
             if not self._fits(demand):
-                return
+                break
             del self._inner[request]
             self._run(request, demand)
+            began.append(request)
+        return began
 
     def _run(self, request: int, demand: Demand) -> None:
         self._running[request] = demand

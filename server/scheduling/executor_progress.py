@@ -8,8 +8,9 @@ runner's measured steps do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from engines.contract import ExecutorLimits, ExecutorResponse
 from server.kv.block_pool import IntegrityError
@@ -30,7 +31,8 @@ class _Inside:
 
     sequences: int
     prompt: int
-    entered: float
+    began: float = inf
+    """When it got its seat; until then it waits inside, and no iteration computes it."""
     computed: int = 0
     """Prompt tokens believed computed; all of them once it has answered."""
     answered: bool = False
@@ -61,7 +63,12 @@ class ExecutorProgress:
         """It was handed over."""
         if not self._inside:
             self._last = now
-        self._inside[request] = _Inside(sequences, prompt, now)
+        self._inside[request] = _Inside(sequences, prompt)
+
+    def begin(self, requests: Iterable[int], now: float) -> None:
+        """These have seats and blocks now, as far as we know: the next iteration computes them."""
+        for request in requests:
+            self._inside[request].began = now
 
     def leave(self, request: int, now: float) -> None:
         """It is over."""
@@ -96,7 +103,9 @@ class ExecutorProgress:
             rest = one.prompt - one.computed
             if request in tokens:  # it is through, whatever was believed
                 size = rest
-            elif one.entered > self._last and iterations == 1:  # it came in the midst and joins the next iteration
+            elif one.began == inf or (
+                one.began > self._last and iterations == 1
+            ):  # it waits; or joins the next iteration
                 continue
             else:  # it lacks a token at least, or it would have answered
                 size = min(left, rest - 1)

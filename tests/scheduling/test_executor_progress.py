@@ -7,7 +7,7 @@ import pytest
 
 from engines.contract import ExecutorFinish, ExecutorLimits
 from engines.manifest import StepProfile
-from server.engine import PriorityClass
+from server.engine import FinishReason, PriorityClass
 from server.errors import OverloadedError
 from server.scheduling.config import BatcherConfig
 from server.scheduling.executor_feed import ExecutorFeed
@@ -106,6 +106,30 @@ def test_who_would_only_wait_to_miss_a_deadline_is_refused() -> None:
     with pytest.raises(OverloadedError, match="ttft_deadline"):
         feed.forecast.check(late, 100, feed.outlook(), 0.0)
     feed.forecast.check(make_request(98, [3] * 100, 8), 100, feed.outlook(), 0.0)
+
+
+def test_who_waits_inside_for_blocks_is_not_believed_to_compute() -> None:
+    """It used to count as computed beside the others, so that a prompt's tokens seemed to cost less the longer others waited."""
+    truth = StepProfile(0.02, 0.001, 0.002, 0.0, 0.0, "this machine", 0.0)
+    few = msgspec.structs.replace(LIMITS, block_count=256, max_num_tokens=1000)
+    feed, now = make_feed(few), 0.0
+    for number in range(100):
+        feed.add(make_request(number, [3] * 600, 101, arrival=now), now)
+    feed.feed(now)
+    for number in range(97):
+        now += truth.fixed + 600 * truth.per_new_token
+        feed.apply([answer(number, 7)], now)
+        waiting = feed.outlook()
+        assert waiting.prefilling_tokens == 2 * 600
+        now += truth.fixed + truth.per_decode
+        feed.apply([answer(number, 7, finish=ExecutorFinish.END_ID)], now)
+        feed.feed(now)
+        feed.collect()
+        feed.check_integrity()
+    alone = make_feed(few)
+    assert predict(feed, 1000, 999) - predict(alone, 1000) > 2 * 0.6
+    feed.abort(FinishReason.CANCELLED, now)
+    assert predict(feed, 500, 998) == pytest.approx(truth.fixed + 500 * truth.per_new_token, rel=0.1)
 
 
 def test_answers_of_strangers_teach_nothing() -> None:
