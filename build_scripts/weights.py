@@ -7,6 +7,7 @@ bytes and computes with exactly the numbers of the checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -69,6 +70,27 @@ class Grouped:
 
 
 Weight: TypeAlias = Dense | Grouped
+
+
+def stacked(weights: Sequence[Weight]) -> Weight | None:
+    """One weight of all their rows, in order; None of none, and of weights that are not stored alike."""
+    dense = [weight for weight in weights if isinstance(weight, Dense)]
+    grouped = [weight for weight in weights if isinstance(weight, Grouped)]
+    if len({_storage(weight) for weight in weights}) != 1:
+        return None
+    if dense:
+        return Dense(np.concatenate([weight.values for weight in dense]))
+    zeros = [weight.zero for weight in grouped if weight.zero is not None]
+    codes = np.concatenate([weight.codes for weight in grouped])
+    scale = np.concatenate([weight.scale for weight in grouped])
+    return Grouped(codes, scale, np.concatenate(zeros) if zeros else None, grouped[0].bits)
+
+
+def _storage(weight: Weight) -> tuple[object, ...]:
+    """Equal for weights whose rows can stand in one matrix."""
+    if isinstance(weight, Dense):
+        return (weight.values.dtype, *weight.shape[1:])
+    return (weight.codes.dtype, weight.bits, weight.zero is None, *weight.codes.shape[1:])
 
 
 class TensorSource(Protocol):

@@ -123,7 +123,7 @@ SMOLLM2_CONFIG = CONFIG | {
 @pytest.mark.parametrize(
     ("choice", "measured"),
     [
-        (NumericsChoice("gguf", "bf16", "bf16", "bf16"), 1309),
+        (NumericsChoice("gguf", "bf16", "bf16", "bf16"), 1453),
         (NumericsChoice("gguf", "f16", "f32"), 787),
         (NumericsChoice("bf16", "bf16", "bf16"), 1030),
     ],
@@ -170,4 +170,4 @@ def test_the_library_holds_weights_as_billed(kind: Kind, held: str, tmp_path: Pa
     matrices = [
         info["runtimePrecision"].astype(str) for info in details if info["layerType"].astype(str) == "FullyConnected"
     ]
-    assert matrices.count(held) >= 2 * 7
+    assert matrices.count(held) >= 2 * 5  # queries, keys and values come of one
