@@ -94,9 +94,12 @@ async def test_refusals_cancels_and_errors_are_traced_as_what_they_are() -> None
                 await collect(generate(request(max_tokens=400), metadata=caller(), timeout=1.0))
             await until(lambda: not server.engine.live)
             dying = generate(request(max_tokens=400), metadata=caller())
-            await dying.read()
+            await dying.initial_metadata()
             server.app._fail("the test says so")
-            assert await dying.code() is grpc.StatusCode.UNAVAILABLE
+            # Read to the end: gRPC tells a status only after all that came before it was taken.
+            with pytest.raises(grpc.aio.AioRpcError) as died:
+                await collect(dying)
+            assert died.value.code() is grpc.StatusCode.UNAVAILABLE
         ended = {facts(root)["firsttoken.outcome"]: root for root in collector.roots()}
     assert set(ended) == {"invalid", "cancelled", "deadline", "unavailable"}
     assert facts(ended["invalid"])["firsttoken.field"] == "stop.strings[0]"
