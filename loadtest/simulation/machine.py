@@ -74,7 +74,7 @@ class StepMachine:
         uncached, outlook = batcher.uncached(request), batcher.outlook()
         if refuse:
             batcher.forecast.check(request, uncached, outlook, now)
-        return batcher.forecast.first_token(request, uncached, outlook)
+        return batcher.forecast.first_token(request, uncached, outlook, now)
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:  # noqa: ARG002 - a step runs to its end
         batcher, clock = self._batcher, self._clock
@@ -121,7 +121,7 @@ class ExecutorMachine:
         outlook = feed.outlook()
         if refuse:
             feed.forecast.check(request, uncached, outlook, now)
-        return feed.forecast.first_token(request, uncached, outlook)
+        return feed.forecast.first_token(request, uncached, outlook, now)
 
     def turn(self, until: float, meanwhile: Meanwhile) -> bool:
         feed, executor, began = self._feed, self._executor, self._clock.now()

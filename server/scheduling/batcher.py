@@ -25,7 +25,7 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.decodes import Decodes
-from server.scheduling.forecast import Forecast
+from server.scheduling.forecast import Forecast, House
 from server.scheduling.holds import check_holds
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_budget, make_cache, make_reception, make_room, make_seating
@@ -39,7 +39,7 @@ from server.scheduling.reuse import Reuse
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence, token_array
 from server.scheduling.shares import ClassShares
-from server.scheduling.snapshots import batcher_stats, read_outlook
+from server.scheduling.snapshots import batcher_stats, read_outlook, read_streams
 from server.scheduling.waiting_room import WaitingRoom
 
 
@@ -69,7 +69,8 @@ class Batcher:
         shares = ClassShares(config.class_shares, bound=2 * limits.max_step_tokens)
         self._room: WaitingRoom[Sequence] = make_room(config, shares)
         self.standing = self._room.standing
-        self.forecast = Forecast(config, self.cost, self._reception, self._room.around)
+        house = House(self._room.around, self._streams, _seat_tokens, limits.block_size)
+        self.forecast = Forecast(config, self.cost, self._reception, house)
         counters = self._ledger.counters
         fair_seats = config.max_sequences if config.fair_tenants else 0
         self._seats = Seats(self.cache, self._room, counters, fair_seats=fair_seats)
@@ -83,7 +84,8 @@ class Batcher:
         self._outcomes = Outcomes(ledger=self._ledger, room=self._room, seats=self._seats, reception=self._reception)
         self.prefixes = Prefixes(self.cache, limits, fingerprint=fingerprint, promised=seating.promised)
         self._flight: Composition | None = None
-        self._last_step = 0
+        self._last_step, self._planned = 0, 0.0
+        """The last step, and when it was planned."""
         self._last_sequence = 0
 
     # ------------------------------------------------------------------ requests
@@ -114,6 +116,7 @@ class Batcher:
                 # The first one computes the prompt for all.
                 expected_charge=charge(0, expected.output) if index else expected.charge,
                 expected_work=uncached,
+                expected_output=round(expected.output),
             )
             record.sequences.append(sequence)
             record.unfinished += 1
@@ -185,7 +188,7 @@ class Batcher:
                 # Seated prompts fit together without the decodes, so one of them can always go on; better dead than stuck.
                 raise IntegrityError(f"{self.running} sequences are seated and none can run")
             return None
-        self._last_step = step.step
+        self._last_step, self._planned = step.step, now
         self._flight = step
         account(step, self._room, self._seats)
         self.cache.pool.open_step(step.step)
@@ -263,7 +266,19 @@ class Batcher:
 
     def outlook(self) -> Outlook:
         """What lies ahead of whoever comes now, in time proportional to the prompts in progress."""
-        return read_outlook(self._room, self._seats, self._flight, self.cost, self._config.max_sequences)
+        return read_outlook(
+            self._room,
+            self._seats,
+            self._flight,
+            self.cost,
+            planned=self._planned,
+            max_sequences=self._config.max_sequences,
+            free_blocks=self._seating.free_blocks(),
+            block_size=self._limits.block_size,
+        )
+
+    def _streams(self) -> list[tuple[float, int]]:
+        return read_streams(self._seats, self._reception.lengths)
 
     def check_integrity(self) -> None:
         """Every law that can be checked from the inside; raises IntegrityError. O(blocks + requests)."""
@@ -277,3 +292,8 @@ class Batcher:
             for sequence in record.sequences:
                 if sequence.queued + sequence.seated + sequence.held != (sequence.finish is None):
                     raise IntegrityError(f"sequence {sequence.id} neither waits nor runs nor is held, or more than one")
+
+
+def _seat_tokens(_: GenerationRequest, uncached: int) -> int:
+    """Blocks for output are taken as it is drawn."""
+    return uncached

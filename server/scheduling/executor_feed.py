@@ -25,7 +25,8 @@ from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.executor_mirror import ExecutorMirror
 from server.scheduling.executor_progress import ExecutorProgress
-from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, reason_of
+from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, reason_of, seat_tokens
+from server.scheduling.forecast import House
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_reception, make_room
 from server.scheduling.outlook import Outlook
@@ -61,7 +62,8 @@ class ExecutorFeed:
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
         self._room: WaitingRoom[FedSequence] = make_room(config, self._shares)
         self.standing = self._room.standing
-        self._progress = ExecutorProgress(limits, config, cost, self._reception, self._room.around)
+        house = House(self._room.around, self._streams, seat_tokens, limits.block_size)
+        self._progress = ExecutorProgress(limits, config, cost, self._reception, house)
         self.forecast = self._progress.forecast
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}
@@ -80,7 +82,8 @@ class ExecutorFeed:
         self.forecast.arrived(request, len(request.prompt), expectation.rank)
         # The first one waits, and is charged, for all of them.
         everything = charge(len(request.prompt), request.n * expectation.output)
-        record.sequences.extend(FedSequence(record, index, everything) for index in range(request.n))
+        output = round(expectation.output)
+        record.sequences.extend(FedSequence(record, index, everything, output) for index in range(request.n))
         record.unfinished = request.n
         record.held = request.n - 1
         for sequence in record.sequences[1:]:
@@ -132,7 +135,8 @@ class ExecutorFeed:
             sequence.seated = sequence.opened = True
         self._inside[request.id] = record
         self._silent[request.id] = len(request.prompt)
-        self._progress.enter(request.id, len(request.prompt), request.n, now)
+        output = record.sequences[0].expected_output
+        self._progress.enter(request.id, len(request.prompt), output, request.n, now)
         self._ledger.counters.prompt_tokens += len(request.prompt)
         demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
         self._progress.begin(self._mirror.enter(request.id, request.n * demand, request.n), now)
@@ -247,7 +251,7 @@ class ExecutorFeed:
             self._silent.pop(record.request.id, None)
             self._uncounted.pop(record.request.id, None)
             self._cancelling.discard(record.request.id)
-            self._progress.leave(record.request.id, now)
+            self._progress.leave(record.request.id)
             self._progress.begin(self._mirror.leave(record.request.id), now)
 
     def _settle_up(self, record: Fed) -> None:
@@ -271,6 +275,18 @@ class ExecutorFeed:
     def outlook(self) -> Outlook:
         """What lies ahead of whoever comes now, in time proportional to the requests inside."""
         return self._progress.outlook(self._room, self._mirror)
+
+    def _streams(self) -> list[tuple[float, int]]:
+        """Of each request that streams, the tokens that it will probably still draw, and the blocks set aside for it. Any thread: who comes or goes
+        meanwhile may be missing."""
+        # One call of C: no other thread changes the dictionary meanwhile.
+        inside = list(self._inside.values())
+        rest, blocks = self._reception.lengths.rest, self._mirror.blocks
+        return [
+            (rest(record.request, record.sequences[0].delivered), blocks(record.request.id))
+            for record in inside
+            if record.request.id not in self._silent
+        ]
 
     def stats(self, executor: ExecutorStats | None = None) -> SchedulingStats:
         """A snapshot. Of the blocks the executor knows best; without its word, what our picture of it says."""

@@ -61,6 +61,11 @@ class ExecutorMirror:
         """Blocks that the executor reserves for each sequence of such a request."""
         return -(-(prompt_tokens + max_tokens) // self._limits.block_size)
 
+    def blocks(self, request: int) -> int:
+        """What is set aside for one who is inside, or will be."""
+        demand = self._running.get(request) or self._inner.get(request)
+        return 0 if demand is None else demand.blocks
+
     @property
     def can_enter(self) -> bool:
         """Whether one more should be handed over now: it will run, or be among the few who wait inside."""

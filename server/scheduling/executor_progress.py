@@ -17,9 +17,8 @@ from server.kv.block_pool import IntegrityError
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.executor_mirror import ExecutorMirror
-from server.scheduling.forecast import Forecast, Waiting
-from server.scheduling.outlook import Outlook
-from server.scheduling.rate_meter import RateMeter
+from server.scheduling.forecast import Forecast, House
+from server.scheduling.outlook import Outlook, Prefilling
 from server.scheduling.reception import Reception
 from server.scheduling.tenants import W
 from server.scheduling.waiting_room import WaitingRoom
@@ -31,6 +30,8 @@ class _Inside:
 
     sequences: int
     prompt: int
+    output: int
+    """Tokens that each sequence will probably draw."""
     began: float = inf
     """When it got its seat; until then it waits inside, and no iteration computes it."""
     computed: int = 0
@@ -44,7 +45,7 @@ class ExecutorProgress:
     """Follows the requests inside. Engine thread only, but for ``forecast``, which predicts on any thread."""
 
     def __init__(
-        self, limits: ExecutorLimits, config: BatcherConfig, cost: StepCost, reception: Reception, waiting: Waiting
+        self, limits: ExecutorLimits, config: BatcherConfig, cost: StepCost, reception: Reception, house: House
     ) -> None:
         self._limits = limits
         self._cost = cost
@@ -52,28 +53,26 @@ class ExecutorProgress:
         filled = replace(
             config, budget="fixed", step_tokens=limits.max_num_tokens, min_prefill_tokens=1, max_partial_prefills=1
         )
-        self.forecast = Forecast(filled, cost, reception, waiting)
+        self.forecast = Forecast(filled, cost, reception, house)
         self._inside: dict[int, _Inside] = {}
         """In the order in which they went in."""
-        self._freed = RateMeter()
         self._last = 0.0
         """When the iteration under way began."""
 
-    def enter(self, request: int, prompt: int, sequences: int, now: float) -> None:
+    def enter(self, request: int, prompt: int, output: int, sequences: int, now: float) -> None:
         """It was handed over."""
         if not self._inside:
             self._last = now
-        self._inside[request] = _Inside(sequences, prompt)
+        self._inside[request] = _Inside(sequences, prompt, output)
 
     def begin(self, requests: Iterable[int], now: float) -> None:
         """These have seats and blocks now, as far as we know: the next iteration computes them."""
         for request in requests:
             self._inside[request].began = now
 
-    def leave(self, request: int, now: float) -> None:
+    def leave(self, request: int) -> None:
         """It is over."""
-        for _ in range(self._inside.pop(request).sequences):
-            self._freed.count(now)
+        del self._inside[request]
 
     def answers(self, responses: Sequence[ExecutorResponse], now: float) -> None:
         """Something came: learn from what it took. To be told before anybody leaves for it."""
@@ -130,13 +129,25 @@ class ExecutorProgress:
             waiting_requests=(interactive + mirror.waiting_inside, standard, batch),
             prefilling_tokens=ahead,
             prefilling=tuple(
-                (-1, 0.0, one.prompt - one.computed, one.computed) for one in inside if one.computed < one.prompt
+                Prefilling(
+                    # Who has a seat goes on before who waits for one.
+                    level=-2 if one.began < inf else -1,
+                    rank=0.0,
+                    tokens=one.prompt - one.computed,
+                    past=one.computed,
+                    blocks=mirror.blocks(request),
+                    output=one.output,
+                    seated=one.began < inf,
+                )
+                for request, one in self._inside.items()
+                if one.computed < one.prompt
             ),
             decodes=decodes,
             context=context,
             step_seconds=under_way,
-            free_seats=0 if mirror.waiting_inside else self._limits.max_batch_size - mirror.seats,
-            seats_per_second=self._freed.per_second(),
+            step_ends=self._last + under_way,
+            free_seats=self._limits.max_batch_size - mirror.seats,
+            free_blocks=self._limits.block_count - mirror.reserved,
         )
 
     def check_integrity(self, inside: set[int]) -> None:

@@ -26,8 +26,10 @@ class FedSequence(SequenceRecord):
 
     __slots__ = ("delivered",)
 
-    def __init__(self, record: RequestRecord[FedSequence], index: int, expected_charge: float) -> None:
-        super().__init__(record, index, expected_charge)
+    def __init__(
+        self, record: RequestRecord[FedSequence], index: int, expected_charge: float, expected_output: int
+    ) -> None:
+        super().__init__(record, index, expected_charge, expected_output)
         self.delivered = 0
 
     @property
@@ -42,6 +44,15 @@ class FedSequence(SequenceRecord):
     def expected_work(self) -> int:
         """All of it: what the executor has cached it does not tell beforehand."""
         return self.waiting_work
+
+    @property
+    def seat_tokens(self) -> int:
+        return seat_tokens(self.record.request)
+
+
+def seat_tokens(request: GenerationRequest, uncached: int = 0) -> int:  # noqa: ARG001 - what is cached it does not tell beforehand
+    """The executor sets the worst case aside, for all sequences of a request."""
+    return request.n * (len(request.prompt) + max(1, request.max_tokens))
 
 
 Fed = RequestRecord[FedSequence]

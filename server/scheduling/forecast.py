@@ -1,12 +1,12 @@
 """When a newcomer's first token will be out, from the work ahead of it and the cost model; and how well that turned out.
 
     through = seconds of prompts computed until its own is, by class, rank and the shares of a step (contention.py)
+    idle    = steps until then without a prompt, where seats or KV blocks are short (vacancy.py)
     steps   = ceil(through / what a step gives to prompts)
-    TTFT    = rest of the step in flight + steps full ones where others still want them, else through + what its steps cost anyway;
-              or, where seats are what is missing, until one is free + its own prompt, if that is later
+    TTFT    = rest of the step in flight + steps full ones where others still want them, else through + what its steps cost anyway, and idle ones
 
-Who comes later and passes is expected as it lately was (overtaking.py). What this leaves out (how many more will stream by then, how soon KV
-blocks are free, work outside the engine) shows as a factor between
+Who comes later and passes is expected as it lately was (overtaking.py). What this leaves out (how many more will stream by then, work
+outside the engine) shows as a factor between
 prediction and truth, the median of what lately came, learned apart for an empty room and a waiting one, and for short prompts and long ones. Who is
 refused teaches nothing: a factor that was learned while the machine stood still would refuse whoever could show that it stands no more, and so
 fades with each run of refusals that only it caused.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import ceil, exp, log
 from statistics import median
 
@@ -23,21 +24,32 @@ from server.engine import GenerationRequest, RequestFinished, SequenceFinished
 from server.errors import OverloadedError
 from server.scheduling.admission import LONGEST_RETRY, SHORTEST_RETRY
 from server.scheduling.config import BatcherConfig
-from server.scheduling.contention import MOST_JOBS, Job, until_through
+from server.scheduling.contention import Job, Through, until_through
 from server.scheduling.cost import StepCost
+from server.scheduling.crowd import MOST_AHEAD, MOST_BEHIND, Crowd
 from server.scheduling.making import make_pace
 from server.scheduling.outlook import Outlook
-from server.scheduling.overtaking import Overtaking
-from server.scheduling.rank_sums import Around, Sums, minus, of_one, total
+from server.scheduling.overtaking import Later, Overtaking
+from server.scheduling.rank_sums import Around
 from server.scheduling.reception import Reception
+from server.scheduling.vacancy import Room, until_seated_and_through
 
-Waiting = Callable[[int, float, int, int], Around]
-"""Who waits around a class and a rank, at most so many one by one before it and after it. Any thread."""
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What a forecast asks of a scheduler. Any thread may."""
+
+    waiting: Callable[[int, float, int, int], Around]
+    """Who waits around a class and a rank, at most so many one by one before it and after it."""
+    streams: Callable[[], Iterable[tuple[float, int]]]
+    """Of each that streams, the tokens that it will probably still draw, and the KV blocks that are free then."""
+    seat_tokens: Callable[[GenerationRequest, int], int]
+    """Tokens that KV blocks are set aside for when a request is seated of whose prompt so many are not cached."""
+    block_size: int
+
 
 _ROUNDING = 1e-9
 
-_MOST_BEHIND = 32
-"""Of those behind a newcomer only the first share its steps."""
 _WINDOW = 63
 """Outcomes of a kind that are remembered."""
 _DOUBT = 8
@@ -50,11 +62,12 @@ _MAX_PENDING = 65_536
 class Forecast:
     """Predicts on any thread, learns on the engine's. Reads the cost model and the lengths, which the engine thread writes."""
 
-    def __init__(self, config: BatcherConfig, cost: StepCost, reception: Reception, waiting: Waiting) -> None:
+    def __init__(self, config: BatcherConfig, cost: StepCost, reception: Reception, house: House) -> None:
         self._config = config
         self._cost = cost
         self._reception = reception
-        self._waiting = waiting
+        self._house = house
+        self._known: tuple[Outlook, list[tuple[float, int]]] | None = None
         self._pace = make_pace(config, cost)
         self._overtaking = Overtaking() if config.order == "aged" else None
         self._factor = [0.0] * 4
@@ -67,25 +80,25 @@ class Forecast:
 
     # ------------------------------------------------------------------ any thread
 
-    def first_token(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
+    def first_token(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> float:
         """Predicted seconds from now to its first token, of which ``uncached`` prompt tokens are to compute; remembered, to learn from."""
-        raw, kind = self._predict(request, uncached, outlook)
+        raw, kind = self._predict(request, uncached, outlook, now)
         return raw * exp(self._trusted(kind))
 
     def check(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> None:
         """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
         nothing to wait for, and everybody is admitted."""
-        self._require(request, *self._predict(request, uncached, outlook), outlook, now)
+        self._require(request, *self._predict(request, uncached, outlook, now), outlook, now)
 
     def check_shortest(self, shortest: GenerationRequest, outlook: Outlook, now: float) -> None:
         """As check(), of a request with a prompt of a single token, which stands for one of any length; nothing is remembered of it."""
         crowded = int(_is_crowded(outlook))
         kind = min(crowded, 2 + crowded, key=self._trusted)
-        self._require(shortest, self._raw(shortest, 1, outlook), kind, outlook, now)
+        self._require(shortest, self._raw(shortest, 1, outlook, now), kind, outlook, now)
 
-    def _predict(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> tuple[float, int]:
+    def _predict(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> tuple[float, int]:
         """Seconds by the model alone, and the kind whose factor they want; remembered, to learn from."""
-        raw = self._raw(request, uncached, outlook)
+        raw = self._raw(request, uncached, outlook, now)
         kind = 2 * int(uncached > self._config.long_prompt_tokens) + _is_crowded(outlook)
         if len(self._pending) < _MAX_PENDING:
             self._pending[request.id] = (raw, kind)
@@ -117,34 +130,59 @@ class Forecast:
     def _fade(self, kind: int) -> float:
         return float(0.5 ** (self._refused[kind] // _DOUBT_AFTER))
 
-    def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook) -> float:
+    def _raw(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> float:
         cost, long = self._cost, self._config.long_prompt_tokens
         place = int(request.priority), self._reception.expect(request, uncached).rank
-        crowd = _Crowd(self._waiting(*place, MOST_JOBS, _MOST_BEHIND), outlook, place, cost, long)
-        own = Job(cost.prompt_seconds(uncached, len(request.prompt) - uncached), uncached > long)
-        alone, given, most = self._step(outlook, crowd, own.seconds, uncached)
-        passing, behind = self._expect_more(request, place, (crowd.seconds_ahead + own.seconds) * (1.0 + alone / given))
-        crowd.ahead += [Job(passing, long=False)] * (passing > 0.0)
-        through, left = until_through(crowd.ahead, own, crowd.behind, self._config.max_partial_prefills)
+        waiting = self._house.waiting(*place, MOST_AHEAD, MOST_BEHIND)
+        crowd = Crowd(waiting, outlook, place, cost=cost, long=long, block_size=self._house.block_size)
+        seconds = cost.prompt_seconds(uncached, len(request.prompt) - uncached)
+        blocks = crowd.blocks(self._house.seat_tokens(request, uncached))
+        own = Job(seconds, uncached > long, blocks, seated=False)
+        alone, given, _ = self._step(outlook, crowd, own.seconds, uncached, Later())
+        later = self._expect_more(request, place, (crowd.seconds_ahead + own.seconds) * (1.0 + alone / given))
+        alone, given, most = self._step(outlook, crowd, own.seconds, uncached, later)
+        crowd.ahead += self._passing(request, crowd, later)
+        through = self._until_through(crowd, own, given, outlook)
         # Where nobody streams yet, the next step may take longer than those after it.
         idle = self._config.budget != "fixed" and not outlook.decodes and not outlook.step_seconds
         first = max(given, min(self._config.idle_step, most)) if idle else given
-        steps = 1 + max(0, ceil((through - first) / given - _ROUNDING))
+        steps = 1 + max(0, ceil((through.spent - first) / given - _ROUNDING))
         # Whoever is through amid a step hears of it at its end; that is where the prompts of that step end, or where it is full.
-        wait = steps * alone + min(through + left + behind, first + (steps - 1) * given)
-        lacking = crowd.requests_ahead + 1 - outlook.free_seats
-        if lacking > 0 and outlook.seats_per_second > 0.0:
-            seat = lacking / outlook.seats_per_second
-            wait = max(wait, seat + own.seconds + alone * max(1, ceil(own.seconds / given)))
-        return outlook.step_seconds / 2 + wait
+        computed = min(through.spent + through.left + later.behind, first + (steps - 1) * given)
+        wait = (steps + through.idle) * alone + computed
+        return min(outlook.step_seconds, max(0.0, outlook.step_ends - now)) + wait
 
-    def _expect_more(self, request: GenerationRequest, place: tuple[int, float], wait: float) -> tuple[float, float]:
-        """Seconds of prompts of those who will probably come later: who passes, and who does not but comes at the same instant."""
+    def _until_through(self, crowd: Crowd, own: Job, given: float, outlook: Outlook) -> Through:
+        parts = self._config.max_partial_prefills
+        if not crowd.lacks_room(own, outlook):
+            return until_through(crowd.ahead, own, crowd.behind, parts)
+        room = Room(outlook.free_seats, outlook.free_blocks, self._streams(outlook))
+        return until_seated_and_through(crowd.ahead, own, crowd.behind, parts, given=given, room=room)
+
+    def _streams(self, outlook: Outlook) -> list[tuple[float, int]]:
+        """Looked up once for each picture of the house: whoever asks before the next step is told the same."""
+        known = self._known
+        if known is None or known[0] is not outlook:
+            known = self._known = outlook, sorted(self._house.streams())
+        return known[1]
+
+    def _expect_more(self, request: GenerationRequest, place: tuple[int, float], wait: float) -> Later:
         if self._overtaking is None:
-            return 0.0, 0.0
+            return Later()
         return self._overtaking.expect(request.arrival, *place, wait)
 
-    def _step(self, outlook: Outlook, crowd: _Crowd, own: float, uncached: int) -> tuple[float, float, float]:
+    def _passing(self, request: GenerationRequest, crowd: Crowd, later: Later) -> list[Job]:
+        """Those who will probably pass: alike, with answers as long as the newcomer's, seated one by one before it."""
+        if not later.passing:
+            return []
+        number = max(1, later.passing_requests)
+        blocks = crowd.blocks(round(later.passing_room / number))
+        output = self._reception.lengths.expect(request)
+        return [Job(later.passing / number, long=False, blocks=blocks, output=output, seated=False)] * number
+
+    def _step(
+        self, outlook: Outlook, crowd: Crowd, own: float, uncached: int, later: Later
+    ) -> tuple[float, float, float]:
         """What a step costs without prompts, how many seconds of prompts it takes, and how many at most where nobody streams."""
         config = self._config
         # Who is ahead of a newcomer streams by the time that its own turn has come.
@@ -157,8 +195,9 @@ class Forecast:
         elif not decodes:
             given = min(config.idle_step, most * mean)
         else:
-            tokens = crowd.capped_tokens + min(config.long_prompt_tokens, uncached)
-            given = min(self._pace.step(alone, decodes, crowd.requests + 1, tokens) - alone, most * mean)
+            tokens = crowd.capped_tokens + min(config.long_prompt_tokens, uncached) + round(later.tokens)
+            pace = self._pace.step(alone, decodes, crowd.requests + 1 + later.requests, tokens)
+            given = min(pace - alone, most * mean)
         return alone, max(given, _ROUNDING), most * mean
 
     def _streaming(self, request: GenerationRequest, outlook: Outlook) -> float:
@@ -170,8 +209,14 @@ class Forecast:
     def arrived(self, request: GenerationRequest, uncached: int, rank: float) -> None:
         """A request was queued under this rank."""
         if self._overtaking is not None:
-            seconds = self._cost.prompt_seconds(uncached, len(request.prompt) - uncached)
-            self._overtaking.arrived(request.arrival, int(request.priority), rank, seconds)
+            self._overtaking.arrived(
+                request.arrival,
+                int(request.priority),
+                rank,
+                seconds=self._cost.prompt_seconds(uncached, len(request.prompt) - uncached),
+                tokens=min(uncached, self._config.long_prompt_tokens),
+                room=self._house.seat_tokens(request, uncached),
+            )
 
     def learn(self, finishes: Iterable[SequenceFinished | RequestFinished]) -> None:
         """Requests are over: compare what was predicted of them with what came."""
@@ -203,33 +248,3 @@ def _refusal(reason: str, what: str, predicted: float, left: float) -> Overloade
         reason=f"predicted_{reason}",
         retry_after=min(LONGEST_RETRY, max(SHORTEST_RETRY, predicted - left)),
     )
-
-
-class _Crowd:
-    """Whose prompts are yet to be computed: those who go before a newcomer at ``place``, and the first of those behind."""
-
-    __slots__ = ("ahead", "behind", "capped_tokens", "requests", "requests_ahead", "seconds_ahead", "tokens_ahead")
-
-    def __init__(self, waiting: Around, outlook: Outlook, place: tuple[int, float], cost: StepCost, long: int) -> None:
-        ahead, behind = list[Sums](), list[Sums]()
-        for level, rank, tokens, past in sorted(outlook.prefilling):
-            (ahead if (level, rank) <= place else behind).append(of_one(tokens, past + tokens, long))
-        first, everybody = total([waiting.ahead, *ahead]), total([waiting.ahead, waiting.behind, *ahead, *behind])
-        self.requests, self.capped_tokens = everybody.requests, everybody.capped
-        """``capped_tokens``: of each prompt no more than counts for the step's pace."""
-        self.requests_ahead = waiting.ahead.requests
-        self.tokens_ahead, self.seconds_ahead = first.work, _seconds(first, cost)
-        self.ahead = _jobs(ahead, cost)
-        farther = minus(waiting.ahead, total(waiting.nearest))
-        if farther.requests:
-            self.ahead.append(Job(_seconds(farther, cost), long=False))
-        self.ahead += _jobs(waiting.nearest, cost)
-        self.behind = _jobs([*behind, *waiting.following[: max(0, _MOST_BEHIND - len(behind))]], cost)
-
-
-def _seconds(prompts: Sums, cost: StepCost) -> float:
-    return cost.prompts_seconds(prompts.work, prompts.twice_attention / 2)
-
-
-def _jobs(prompts: Iterable[Sums], cost: StepCost) -> list[Job]:
-    return [Job(_seconds(one, cost), one.work > one.capped) for one in prompts]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
+from itertools import accumulate
 from math import log2
 
 from server.engine import GenerationRequest, PriorityClass
@@ -21,7 +23,7 @@ class LengthSketch:
     """A histogram over logarithmic buckets: a quantile with a bounded relative error in a fixed amount of memory
     (the idea of Masson, Rim, Lee, DDSketch, 2019)."""
 
-    __slots__ = ("_counts", "_quantile", "count", "typical")
+    __slots__ = ("_counts", "_quantile", "_running", "count", "typical")
 
     def __init__(self, quantile: float) -> None:
         self._quantile = quantile
@@ -29,11 +31,14 @@ class LengthSketch:
         self.count = 0.0
         self.typical = 0.0
         """The quantile in tokens, after the last observation."""
+        self._running: tuple[float, ...] | None = None
+        """Running sums of the counts; None = not added up since the last observation."""
 
     def add(self, tokens: int) -> None:
         """O(buckets), once a request."""
         counts = self._counts
-        counts[min(_BUCKETS - 1, int(log2(max(1, tokens)) * _PER_OCTAVE))] += 1.0
+        counts[_bucket(tokens)] += 1.0
+        self._running = None
         self.count += 1.0
         if self.count >= _MEMORY:
             self._counts = counts = [count / 2 for count in counts]
@@ -42,13 +47,33 @@ class LengthSketch:
         for bucket, count in enumerate(counts):
             wanted -= count
             if wanted <= 0.0:
-                self.typical = 2.0 ** ((bucket + 0.5) / _PER_OCTAVE)
+                self.typical = _middle(bucket)
                 return
+
+    def beyond(self, tokens: float) -> float:
+        """The quantile of those that turned out to be no shorter than so many tokens; 0 where none was. O(log buckets), and once after
+        each observation O(buckets). Any thread."""
+        running = self._running
+        if running is None:
+            running = self._running = (0.0, *accumulate(self._counts))
+        first = _bucket(tokens)
+        shorter, longer = running[first], running[-1] - running[first]
+        if longer <= 0.0:
+            return 0.0
+        return _middle(bisect_left(running, shorter + self._quantile * longer, first + 1) - 1)
+
+
+def _bucket(tokens: float) -> int:
+    return min(_BUCKETS - 1, int(log2(max(1, tokens)) * _PER_OCTAVE))
+
+
+def _middle(bucket: int) -> float:
+    return float(2.0 ** ((bucket + 0.5) / _PER_OCTAVE))
 
 
 class ExpectedLengths:
     """Expected output tokens of a request, never above its max_tokens. The least recently seen tenants are forgotten beyond
-    a few thousand. Engine thread only."""
+    a few thousand. Written on the engine's thread, asked on any."""
 
     __slots__ = ("_classes", "_quantile", "_tenants")
 
@@ -59,12 +84,25 @@ class ExpectedLengths:
 
     def expect(self, request: GenerationRequest) -> float:
         """Output tokens of each of its sequences; max_tokens where nothing is known yet."""
-        sketch = self._tenants.get((request.tenant, request.priority))
-        if sketch is None or sketch.count < _ENOUGH:
-            sketch = self._classes[request.priority]
+        sketch = self._sketch(request)
         if sketch.count < _ENOUGH:
             return float(request.max_tokens)
         return min(float(request.max_tokens), sketch.typical)
+
+    def rest(self, request: GenerationRequest, generated: int) -> float:
+        """Tokens that one of its sequences will probably still draw after so many. Any thread."""
+        sketch, most = self._sketch(request), float(max(1, request.max_tokens - generated))
+        if sketch.count < _ENOUGH:
+            return most
+        whole = sketch.beyond(generated)
+        # None so far went on for so long: it may end at any moment, or not.
+        return min(most, max(1.0, whole - generated)) if whole else max(1.0, most / 2)
+
+    def _sketch(self, request: GenerationRequest) -> LengthSketch:
+        sketch = self._tenants.get((request.tenant, request.priority))
+        if sketch is None or sketch.count < _ENOUGH:
+            sketch = self._classes[request.priority]
+        return sketch
 
     def observe(self, request: GenerationRequest, tokens: int) -> None:
         """An answer of the request's ended by itself, or for its length, after so many tokens."""

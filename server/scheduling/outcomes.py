@@ -69,7 +69,6 @@ class Outcomes:
                 self._room.remove(sequence)
             else:
                 self._seats.leave(sequence)
-            self._seats.freed.count(now)
             if record.held:  # it was to compute the prompt for the others: now the next one does
                 self._release(next(other for other in record.sequences if other.held))
                 record.cached_tokens = 0

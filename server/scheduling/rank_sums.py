@@ -32,7 +32,11 @@ class Sums(NamedTuple):
     capped: int
     """The work of each, a long prompt's only up to where it counts as long."""
     known: int
-    """All tokens that a seat needs room for: the work, and what is cached."""
+    """The work, and what is cached."""
+    room: int
+    """Tokens that KV blocks are set aside for when it gets its seat."""
+    output: int
+    """Tokens that it will probably draw."""
 
 
 class Around(NamedTuple):
@@ -48,12 +52,12 @@ class Around(NamedTuple):
     """The first of these one by one, in order."""
 
 
-NOBODY = Sums(0, 0, 0, 0, 0)
+NOBODY = Sums(0, 0, 0, 0, 0, 0, 0)
 
 
-def of_one(work: int, known: int, long: int) -> Sums:
+def of_one(work: int, known: int, long: int, *, room: int = 0, output: int = 0) -> Sums:
     """A waiter of so many ``known`` tokens, ``work`` of them to compute; more than ``long`` make a long prompt."""
-    return Sums(1, work, work * (2 * known - work), min(work, long), known)
+    return Sums(1, work, work * (2 * known - work), min(work, long), known, room, output)
 
 
 def total(rows: Sequence[Sums]) -> Sums:

@@ -69,6 +69,7 @@ class SequenceRecord:
         "discarded",
         "ending",
         "expected_charge",
+        "expected_output",
         "finish",
         "fresh",
         "held",
@@ -84,7 +85,9 @@ class SequenceRecord:
         "tenant",
     )
 
-    def __init__(self, record: RequestRecord[Any], index: int, expected_charge: float = 0.0) -> None:
+    def __init__(
+        self, record: RequestRecord[Any], index: int, expected_charge: float = 0.0, expected_output: int = 0
+    ) -> None:
         self.record = record
         self.request = record.request.id
         self.index = index
@@ -95,6 +98,8 @@ class SequenceRecord:
         self.tenant: str = record.request.tenant
         self.expected_charge = expected_charge
         """Weighted tokens that it will probably take of its tenant's due."""
+        self.expected_output = expected_output
+        """Tokens that it will probably draw."""
         self.charged: float | None = None
         """What its tenant was charged for it; the waiting room alone writes it."""
         self.queued = False

@@ -100,6 +100,10 @@ class Seating:
         """Blocks that seated prompts still need, between two steps."""
         return sum(self._blocks_left(sequence) for sequence in self._seats.prefilling.values())
 
+    def free_blocks(self) -> int:
+        """Blocks that whoever is seated next may take, between two steps."""
+        return self._cache.available - self.promised() - self._watermark
+
     def _door_is_open(self, decoding: int, now: float) -> bool:
         head = self._room.peek()
         return head is not None and self._door.is_open(
@@ -121,8 +125,7 @@ class Seating:
         if not running:
             return True
         available = self._cache.available - self._promised
-        self._seats.blocked = available <= sequence.retry_above
-        if self._seats.blocked:
+        if available <= sequence.retry_above:
             return False
         total = len(sequence.tokens)
         matched = [] if sequence.scores else sequence.kv.match(total - 1)
@@ -131,7 +134,6 @@ class Seating:
         if available - self._watermark >= needed:
             return True
         sequence.retry_above = available
-        self._seats.blocked = True
         return False
 
     def _seat(self, level: int) -> Sequence:

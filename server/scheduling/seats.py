@@ -6,7 +6,6 @@ from server.engine import PriorityClass
 from server.kv.block_pool import IntegrityError
 from server.kv.prefix_cache import PrefixCache
 from server.scheduling.counters import Counters
-from server.scheduling.rate_meter import RateMeter
 from server.scheduling.seat_reserve import SeatReserve
 from server.scheduling.sequence import Sequence
 from server.scheduling.waiting_room import WaitingRoom
@@ -15,7 +14,7 @@ from server.scheduling.waiting_room import WaitingRoom
 class Seats:
     """The seated sequences. A seat is all that allows to hold KV blocks: leaving it releases them, on every way out."""
 
-    __slots__ = ("_cache", "_counters", "_reserve", "_room", "blocked", "by_class", "freed", "prefilling", "running")
+    __slots__ = ("_cache", "_counters", "_reserve", "_room", "by_class", "prefilling", "running")
 
     def __init__(
         self, cache: PrefixCache, room: WaitingRoom[Sequence], counters: Counters, *, fair_seats: int = 0
@@ -29,10 +28,6 @@ class Seats:
         self.prefilling: dict[int, Sequence] = {}
         """Those of them whose known tokens are not all scheduled."""
         self._reserve = SeatReserve(fair_seats) if fair_seats else None
-        self.freed = RateMeter()
-        """Seats given up for good (whoever ends a sequence counts)."""
-        self.blocked = False
-        """Who was next when somebody last looked could not be seated for want of blocks (the seating)."""
         self.by_class = [0] * len(PriorityClass)
         """How many of each class are seated."""
 

@@ -47,9 +47,10 @@ class Sequence(SequenceRecord):
         max_context: int,
         expected_charge: float = 0.0,
         expected_work: int = 0,
+        expected_output: int = 0,
     ) -> None:
         """``expected_work``: tokens that the cache probably does not have."""
-        super().__init__(record, index, expected_charge)
+        super().__init__(record, index, expected_charge, expected_output)
         request = record.request
         self.id = sequence_id
         """The runner's name for it; never reused."""
@@ -88,6 +89,11 @@ class Sequence(SequenceRecord):
     @property
     def waiting_work(self) -> int:
         return len(self.tokens)
+
+    @property
+    def seat_tokens(self) -> int:
+        """Blocks for its known tokens that are not cached; those for its output as it draws them."""
+        return self.expected_work
 
     def reason_of(self, token: int) -> FinishReason:
         """Why one of ``stops`` ends it."""

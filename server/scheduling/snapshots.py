@@ -7,7 +7,8 @@ from server.kv.prefix_cache import PrefixCache
 from server.scheduling.composition import Composition
 from server.scheduling.cost import StepCost
 from server.scheduling.counters import Counters, SchedulingStats
-from server.scheduling.outlook import Outlook
+from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.outlook import Outlook, Prefilling
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
 from server.scheduling.tenants import W
@@ -81,9 +82,17 @@ def feed_stats(
 
 
 def read_outlook(
-    room: WaitingRoom[Sequence], seats: Seats, flight: Composition | None, cost: StepCost, max_sequences: int
+    room: WaitingRoom[Sequence],
+    seats: Seats,
+    flight: Composition | None,
+    cost: StepCost,
+    *,
+    planned: float,
+    max_sequences: int,
+    free_blocks: int,
+    block_size: int,
 ) -> Outlook:
-    """``flight``: the step that is under way."""
+    """``flight``: the step that is under way; ``planned``: when it was."""
     taken = len(seats.running)
     under_way = 0.0
     if flight is not None:
@@ -91,15 +100,32 @@ def read_outlook(
     return Outlook(
         waiting_requests=room.by_class,
         prefilling_tokens=_prefilling(seats),
-        prefilling=tuple(
-            (one.level, one.record.key[1], _left(one), one.scheduled) for one in seats.prefilling.values()
-        ),
+        prefilling=tuple(_prefilling_one(one, block_size) for one in seats.prefilling.values()),
         decodes=taken - len(seats.prefilling),
         context=0 if flight is None else flight.context,
         step_seconds=under_way,
-        free_seats=0 if seats.blocked else max_sequences - taken,
-        seats_per_second=seats.freed.per_second(),
+        step_ends=planned + under_way,
+        free_seats=max_sequences - taken,
+        free_blocks=free_blocks,
     )
+
+
+def _prefilling_one(one: Sequence, block_size: int) -> Prefilling:
+    output = max(1, one.expected_output - one.generated)
+    blocks = max(len(one.kv.table), -(-len(one.tokens) // block_size))
+    return Prefilling(one.level, one.record.key[1], _left(one), one.scheduled, blocks, output)
+
+
+def read_streams(seats: Seats, lengths: ExpectedLengths) -> list[tuple[float, int]]:
+    """Of each that streams, the tokens that it will probably still draw, and the KV blocks that it holds. Any thread: who comes or goes meanwhile
+    may be missing."""
+    # One call of C: no other thread changes the dictionary meanwhile.
+    running = list(seats.running.values())
+    return [
+        (lengths.rest(one.record.request, one.generated), len(one.kv.table))
+        for one in running
+        if one.id not in seats.prefilling
+    ]
 
 
 def _prefilling(seats: Seats) -> int:

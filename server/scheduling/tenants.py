@@ -50,6 +50,16 @@ class Waiter(Protocol):
         ...
 
     @property
+    def seat_tokens(self) -> int:
+        """Tokens that KV blocks are set aside for when it is seated. Must not change while it waits."""
+        ...
+
+    @property
+    def expected_output(self) -> int:
+        """Tokens that it will probably draw. Must not change."""
+        ...
+
+    @property
     def expected_charge(self) -> float:
         """Weighted tokens that it will probably take, prompt and output."""
         ...
@@ -210,7 +220,8 @@ class ClassQueue(Generic[W]):
             self._forget_if_idle(tenant)
 
     def _sums(self, waiter: W) -> Sums:
-        return of_one(waiter.expected_work, waiter.waiting_work, self._long)
+        work, known = waiter.expected_work, waiter.waiting_work
+        return of_one(work, known, self._long, room=waiter.seat_tokens, output=waiter.expected_output)
 
     def _forget_if_idle(self, tenant: _Tenant[W]) -> None:
         """Its counter says nothing that the floor would not say."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from server.scheduling.contention import MOST_JOBS, Job, until_through
+from server.scheduling.contention import MOST_JOBS, Job, Through, until_through
 
 SHORT, LONG = Job(1.0, long=False), Job(8.0, long=True)
 
@@ -36,20 +36,20 @@ def stepped(ahead: list[Job], own: Job, behind: list[Job], parts: int, step: flo
 
 
 def test_alone_it_takes_what_it_takes() -> None:
-    assert until_through([], LONG, [], 4) == (8.0, 0.0)
+    assert until_through([], LONG, [], 4) == Through(8.0, 0.0)
 
 
 def test_short_ones_go_one_after_the_other() -> None:
-    assert until_through([SHORT, SHORT], SHORT, [SHORT], 4) == (3.0, 1.0)
+    assert until_through([SHORT, SHORT], SHORT, [SHORT], 4) == Through(3.0, 1.0)
 
 
 def test_a_long_one_leaves_the_others_their_parts() -> None:
-    spent, left = until_through([LONG], SHORT, [], 4)
+    spent, left, _ = until_through([LONG], SHORT, [], 4)
     assert [spent, left] == pytest.approx([4 / 3, 8 - 1 / 3])
 
 
 def test_with_one_part_a_long_one_goes_first_whole() -> None:
-    assert until_through([LONG], SHORT, [], 1) == (9.0, 0.0)
+    assert until_through([LONG], SHORT, [], 1) == Through(9.0, 0.0)
 
 
 def test_who_has_no_part_waits_for_one() -> None:
@@ -62,7 +62,7 @@ def test_it_agrees_with_a_schedule_of_small_steps() -> None:
     for _ in range(60):
         jobs = [Job(size, size > 1.0) for size in (rng.choice((0.3, 0.7, 2.0, 5.0, 9.0)) for _ in range(9))]
         cut, parts = rng.randrange(9), rng.randint(1, 4)
-        spent, left = until_through(jobs[:cut], jobs[cut], jobs[cut + 1 :], parts)
+        spent, left, _ = until_through(jobs[:cut], jobs[cut], jobs[cut + 1 :], parts)
         assert spent == pytest.approx(stepped(jobs[:cut], jobs[cut], jobs[cut + 1 :], parts, 0.01), rel=0.02, abs=0.05)
         assert spent + left == pytest.approx(sum(job.seconds for job in jobs))
 

@@ -26,7 +26,7 @@ def make_feed(limits: ExecutorLimits = LIMITS, profile: StepProfile = WRONG) -> 
 
 
 def predict(feed: ExecutorFeed, prompt: int, request: int = 10_000) -> float:
-    return feed.forecast.first_token(make_request(request, [3] * prompt), prompt, feed.outlook())
+    return feed.forecast.first_token(make_request(request, [3] * prompt), prompt, feed.outlook(), 0.0)
 
 
 def converse(feed: ExecutorFeed, rounds: int, cost: StepProfile) -> float:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 import pytest
 
 from engines.manifest import StepProfile
-from server.engine import FinishReason, PriorityClass, RequestFinished, Timings
+from server.engine import FinishReason, GenerationRequest, PriorityClass, RequestFinished, Timings
 from server.errors import OverloadedError
 from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
-from server.scheduling.forecast import Forecast
+from server.scheduling.forecast import Forecast, House
 from server.scheduling.making import make_reception, make_room
-from server.scheduling.outlook import Outlook
+from server.scheduling.outlook import Outlook, Prefilling
 from server.scheduling.policies import Policies
-from server.scheduling.rate_meter import RateMeter
 from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
 from tests.scheduling.guest import Guest
@@ -32,7 +32,8 @@ PROFILE = StepProfile(
     machine="",
     relative_error=0.0,
 )
-EMPTY = Outlook((0, 0, 0), 0, (), 0, 0, 0.0, 8, 0.0)
+EMPTY = Outlook((0, 0, 0), 0, (), 0, 0, 0.0, 0.0, 128)
+BLOCK = 10
 NOBODY = (0, 0)
 CONFIG = BatcherConfig(budget="adaptive", step_tokens=10_000, itl_target=0.05, itl_stretch=1.0, itl_limit=0.05)
 
@@ -44,18 +45,22 @@ def forecast(waiting: tuple[int, int] = NOBODY, config: BatcherConfig = CONFIG) 
 
 
 def judged(
-    waiting: list[tuple[int, float, int]], config: BatcherConfig = CONFIG, cost: StepCost | None = None
+    waiting: list[tuple[int, float, int]],
+    config: BatcherConfig = CONFIG,
+    cost: StepCost | None = None,
+    streams: Sequence[tuple[float, int]] = (),
 ) -> Forecast:
-    """``waiting``: class, rank and prompt tokens of each."""
+    """``waiting``: class, rank and prompt tokens of each; ``streams``: steps until each ends, and its blocks of ten tokens."""
     cost = cost or StepCost(PROFILE)
     room: WaitingRoom[Guest] = make_room(config, ClassShares((0.0, 0.0, 0.0), bound=1))
     for number, (level, rank, work) in enumerate(waiting):
-        room.push(Guest(level, rank, number, work=work))
-    return Forecast(config, cost, make_reception(config, cost, Policies()), room.around)
+        room.push(Guest(level, rank, number, work=work, output=100_000))
+    house = House(room.around, lambda: streams, lambda _, uncached: uncached, BLOCK)
+    return Forecast(config, cost, make_reception(config, cost, Policies()), house)
 
 
 def predict(outlook: Outlook, tokens: int = 100, waiting: tuple[int, int] = NOBODY) -> float:
-    return forecast(waiting).first_token(make_request(1, [3] * tokens), tokens, outlook)
+    return forecast(waiting).first_token(make_request(1, [3] * tokens), tokens, outlook, 0.0)
 
 
 def ended(request: int, first_token: float | None) -> RequestFinished:
@@ -68,7 +73,7 @@ def test_the_first_of_a_burst_is_told_of_the_rest() -> None:
 
     def first_at(when: float) -> float:
         request = make_request(1, [3] * 1000, arrival=when)
-        return judge.first_token(request, 1000, EMPTY)
+        return judge.first_token(request, 1000, EMPTY, when)
 
     unknown = first_at(0.0)
     for when in range(0, 900, 100):
@@ -86,8 +91,11 @@ def test_beside_streams_a_prompt_takes_the_steps_that_their_gap_allows() -> None
     assert predict(EMPTY._replace(decodes=10)) == pytest.approx(0.1 + 4 * 0.02)
 
 
-def test_the_rest_of_the_step_under_way_counts_half_of_it() -> None:
-    assert predict(EMPTY._replace(step_seconds=0.4)) - predict(EMPTY) == pytest.approx(0.2)
+def test_the_rest_of_the_step_under_way_counts() -> None:
+    request, empty = make_request(1, [3] * 100), predict(EMPTY)
+    for now, rest in ((6.0, 0.4), (6.1, 0.3), (6.4, 0.0), (9.0, 0.0)):
+        under_way = EMPTY._replace(step_seconds=0.4, step_ends=6.4)
+        assert forecast().first_token(request, 100, under_way, now) - empty == pytest.approx(rest)
 
 
 def test_only_who_goes_before_by_class_and_rank_counts() -> None:
@@ -95,7 +103,7 @@ def test_only_who_goes_before_by_class_and_rank_counts() -> None:
     rank = 7.0 + CONFIG.standard_target + CONFIG.length_weight * (100 * 0.001 + 10 * 0.001)
 
     def predicted(level: int, at: float) -> float:
-        return judged([(level, at, 1000)] * 9).first_token(request, 100, EMPTY)
+        return judged([(level, at, 1000)] * 9).first_token(request, 100, EMPTY, 0.0)
 
     assert min(predicted(1, rank - 0.1), predicted(0, 1e9)) > 9.0
     # Those behind fill the step up: its token comes at the end of that.
@@ -104,7 +112,7 @@ def test_only_who_goes_before_by_class_and_rank_counts() -> None:
 
 def test_prompts_in_progress_that_it_passes_are_not_ahead() -> None:
     def busy(level: int, rank: float) -> Outlook:
-        return EMPTY._replace(prefilling_tokens=2000, prefilling=((level, rank, 2000, 0),))
+        return EMPTY._replace(prefilling_tokens=2000, prefilling=(Prefilling(level, rank, 2000, 0),))
 
     standard = int(PriorityClass.STANDARD)
     assert predict(busy(standard, -1.0)) > 2.0
@@ -112,11 +120,11 @@ def test_prompts_in_progress_that_it_passes_are_not_ahead() -> None:
 
 
 def test_a_long_prompt_ahead_takes_only_its_part_of_the_steps() -> None:
-    long = EMPTY._replace(decodes=10, prefilling_tokens=9000, prefilling=((0, 0.0, 9000, 0),))
+    long = EMPTY._replace(decodes=10, prefilling_tokens=9000, prefilling=(Prefilling(0, 0.0, 9000, 0),))
     # Of each step's 0.03 s for prompts it leaves three quarters: 0.1 s take 0.1333 s, five steps of 0.05 s.
     assert predict(long) == pytest.approx(5 * 0.05)
     alone = judged([], replace(CONFIG, max_partial_prefills=1))
-    assert alone.first_token(make_request(1, [3] * 100), 100, long) > 9.0
+    assert alone.first_token(make_request(1, [3] * 100), 100, long, 0.0) > 9.0
 
 
 def test_work_of_unequal_prompts_is_not_that_of_their_mean() -> None:
@@ -126,7 +134,7 @@ def test_work_of_unequal_prompts_is_not_that_of_their_mean() -> None:
     def predicted(*lengths: int) -> float:
         config = replace(CONFIG, long_prompt_tokens=100_000)
         judge = judged([(0, float(at), length) for at, length in enumerate(lengths)], config, cost)
-        return judge.first_token(make_request(1, [3]), 1, EMPTY)
+        return judge.first_token(make_request(1, [3]), 1, EMPTY, 0.0)
 
     assert predicted(1000, 7000) > predicted(4000, 4000) + 0.9 * (50e6 - 32e6) / 2 * 1e-6
 
@@ -148,35 +156,78 @@ def test_of_a_prompt_not_read_yet_the_kinder_of_what_was_learned_of_short_and_lo
     request = make_request(1, [3], ttft_deadline=8.0)
     with pytest.raises(OverloadedError, match="ttft_deadline"):
         judge.check_shortest(request, busy, 0.0)
-    expected = judge.first_token(make_request(0, [3] * 9000), 9000, busy)
+    expected = judge.first_token(make_request(0, [3] * 9000), 9000, busy, 0.0)
     for number in range(1, 40):  # long ones in a crowd take half of what the model says
-        judge.first_token(make_request(number, [3] * 9000), 9000, busy)
+        judge.first_token(make_request(number, [3] * 9000), 9000, busy, 0.0)
         judge.learn([ended(number, expected / 2)])
     judge.check_shortest(request, busy, 0.0)
 
 
-def test_without_a_seat_it_waits_for_one() -> None:
-    full = EMPTY._replace(free_seats=0, seats_per_second=2.0, waiting_requests=(0, 3, 0))
-    # Then its 0.1 s take three steps, beside a stream at least: who went before.
-    assert predict(full, waiting=(3, 30)) == pytest.approx(4 / 2.0 + 0.1 + 3 * 0.011)
+def test_without_a_seat_it_waits_until_so_many_have_ended() -> None:
+    full = EMPTY._replace(free_seats=0, waiting_requests=(0, 2, 0), decodes=4)
+    request = make_request(1, [3] * 100)
+
+    def predicted(*ends: float) -> float:
+        judge = judged([(0, 0.0, 30)] * 2, streams=[(end, 1) for end in ends])
+        return judge.first_token(request, 100, full, 0.0)
+
+    # A step with four streams takes 0.014 s; the third to end leaves its seat to the newcomer.
+    late, soon = predicted(10, 20, 1000, 9000), predicted(10, 20, 30, 9000)
+    assert late == pytest.approx(1000 * 0.014, rel=0.05)
+    assert soon == pytest.approx(30 * 0.014, rel=0.5)
+    assert soon > 30 * 0.014
+
+
+def test_without_blocks_it_waits_for_those_of_others_and_behind_whoever_waits_for_more() -> None:
+    short = EMPTY._replace(free_blocks=20, decodes=2, waiting_requests=(0, 1, 0))
+    request, fits = make_request(1, [3] * 400), make_request(2, [3] * 100)
+
+    def predicted(judge: Forecast, request: GenerationRequest) -> float:
+        return judge.first_token(request, len(request.prompt), short, 0.0)
+
+    streams = [(500.0, 10), (2000.0, 90)]
+    nobody_ahead = judged([], streams=streams)
+    assert predicted(nobody_ahead, fits) < 0.5  # ten blocks
+    assert predicted(nobody_ahead, request) == pytest.approx(2000 * 0.012, rel=0.05)  # forty: thirty are not enough
+    behind_another = judged([(0, 0.0, 800)], streams=streams)
+    assert predicted(behind_another, fits) == pytest.approx(2000 * 0.012, rel=0.1)
+
+
+def test_who_streams_is_looked_up_once_for_each_picture() -> None:
+    asked = 0
+
+    def streams() -> list[tuple[float, int]]:
+        nonlocal asked
+        asked += 1
+        return [(100.0, 50)]
+
+    judge = judged([])
+    judge._house = replace(judge._house, streams=streams)
+    request = make_request(1, [3] * 400)
+    for blocks in (10, 11):
+        outlook = EMPTY._replace(free_blocks=blocks, decodes=1)
+        for _ in range(3):
+            judge.first_token(request, 400, outlook, 0.0)
+    judge.first_token(request, 400, EMPTY, 0.0)  # room enough
+    assert asked == 2
 
 
 def test_what_the_model_leaves_out_is_learned_apart_for_an_empty_and_a_crowded_room() -> None:
     judge = forecast()
     crowded = EMPTY._replace(waiting_requests=(0, 1, 0))
-    alone, among = (judge.first_token(make_request(0, [3] * 100), 100, each) for each in (EMPTY, crowded))
+    alone, among = (judge.first_token(make_request(0, [3] * 100), 100, each, 0.0) for each in (EMPTY, crowded))
     for number in range(1, 300):
-        judge.first_token(make_request(number, [3] * 100), 100, EMPTY)
+        judge.first_token(make_request(number, [3] * 100), 100, EMPTY, 0.0)
         judge.learn([ended(number, 3 * alone)])
-    assert judge.first_token(make_request(999, [3] * 100), 100, EMPTY) == pytest.approx(3 * alone, rel=0.05)
-    assert judge.first_token(make_request(998, [3] * 100), 100, crowded) == pytest.approx(among)
+    assert judge.first_token(make_request(999, [3] * 100), 100, EMPTY, 0.0) == pytest.approx(3 * alone, rel=0.05)
+    assert judge.first_token(make_request(998, [3] * 100), 100, crowded, 0.0) == pytest.approx(among)
 
 
 def test_one_wild_outcome_teaches_little() -> None:
     judge = forecast()
-    before = judge.first_token(make_request(1, [3] * 100), 100, EMPTY)
+    before = judge.first_token(make_request(1, [3] * 100), 100, EMPTY, 0.0)
     judge.learn([ended(1, 1e6)])
-    assert judge.first_token(make_request(2, [3] * 100), 100, EMPTY) < 1.2 * before
+    assert judge.first_token(make_request(2, [3] * 100), 100, EMPTY, 0.0) < 1.2 * before
 
 
 def refusals(judge: Forecast, *, deadline: float, most: int) -> int:
@@ -195,7 +246,7 @@ def after_standing_still() -> Forecast:
     """300 requests waited for their first token through a minute in which the machine stood still."""
     judge, crowded = forecast(), EMPTY._replace(waiting_requests=(0, 1, 0))
     for number in range(300):
-        judge.first_token(make_request(number, [3] * 100), 100, crowded)
+        judge.first_token(make_request(number, [3] * 100), 100, crowded, 0.0)
     for number in range(300):
         judge.learn([ended(number, 60.0)])
     return judge
@@ -216,7 +267,7 @@ def test_a_standstill_that_both_kinds_of_prompts_saw_fades_where_only_the_shorte
     judge, crowded = after_standing_still(), EMPTY._replace(waiting_requests=(0, 1, 0))
     long = CONFIG.long_prompt_tokens + 1
     for number in range(300):
-        judge.first_token(make_request(number, [3] * long), long, crowded)
+        judge.first_token(make_request(number, [3] * long), long, crowded, 0.0)
         judge.learn([ended(number, 1e5)])
     shortest = make_request(1, [3], 1, ttft_deadline=2.0)
     with pytest.raises(OverloadedError):
@@ -229,9 +280,9 @@ def test_a_standstill_that_both_kinds_of_prompts_saw_fades_where_only_the_shorte
 
 def test_refusals_that_the_model_itself_causes_fade_nothing() -> None:
     judge, crowded = after_standing_still(), EMPTY._replace(waiting_requests=(0, 1, 0))
-    before = judge.first_token(make_request(1, [3] * 100), 100, crowded)
+    before = judge.first_token(make_request(1, [3] * 100), 100, crowded, 0.0)
     assert refusals(judge, deadline=0.05, most=500) == 500
-    assert judge.first_token(make_request(1, [3] * 100), 100, crowded) == before
+    assert judge.first_token(make_request(1, [3] * 100), 100, crowded, 0.0) == before
 
 
 def test_who_would_only_wait_to_miss_the_deadline_is_refused_with_the_delay() -> None:
@@ -258,14 +309,3 @@ def test_the_deadline_of_the_whole_request_is_compared_with_its_end() -> None:
 
 def test_an_empty_house_admits_everybody() -> None:
     forecast().check(make_request(1, [3] * 100, 1, ttft_deadline=0.05), 100, EMPTY, 0.0)
-
-
-def test_a_rate_follows_what_happens_lately() -> None:
-    meter = RateMeter()
-    assert meter.per_second() == 0.0
-    for tick in range(200):
-        meter.count(tick * 0.5)
-    assert meter.per_second() == pytest.approx(2.0, rel=0.1)
-    for tick in range(400):
-        meter.count(100.0 + tick * 0.1)
-    assert meter.per_second() == pytest.approx(10.0, rel=0.1)

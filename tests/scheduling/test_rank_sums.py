@@ -43,12 +43,12 @@ def guests(count: int, seed: int = 0) -> Waiting:
 
 def one(rng: random.Random) -> Sums:
     work = rng.randrange(300)
-    return of_one(work, work + rng.randrange(300), LONG)
+    return of_one(work, work + rng.randrange(300), LONG, room=rng.randrange(300), output=rng.randrange(300))
 
 
 def test_of_one_waiter() -> None:
     # 150 of 400 tokens are to compute, after 250: 150 * (250 + 75) is what they attend to.
-    assert of_one(150, 400, LONG) == Sums(1, 150, 2 * 150 * 325, LONG, 400)
+    assert of_one(150, 400, LONG, room=160, output=7) == Sums(1, 150, 2 * 150 * 325, LONG, 400, 160, 7)
     assert of_one(LONG, LONG, LONG).capped == LONG
 
 

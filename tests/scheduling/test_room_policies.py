@@ -29,7 +29,7 @@ SECOND_PER_TOKEN = StepProfile(
 class Guest:
     def __init__(self, tenant: str, number: int, charge: float) -> None:
         self.key = (0.0, float(number))
-        self.waiting_work = self.expected_work = 1
+        self.waiting_work = self.expected_work = self.seat_tokens = self.expected_output = 1
         self.queued = False
         self.tenant = tenant
         self.charged: float | None = None
@@ -248,6 +248,19 @@ def test_nothing_is_expected_beyond_max_tokens_and_nothing_less_until_something_
         lengths.observe(request, 10)
     assert 8.0 <= lengths.expect(request) <= 12.0
     assert lengths.expect(make_request(2, [3], 4, tenant="a")) == 4.0
+
+
+def test_who_went_on_for_long_is_expected_to_be_like_those_who_did() -> None:
+    """Half of the answers take 10 tokens, a third 100, the rest 1,000."""
+    lengths, request = ExpectedLengths(0.5), make_request(1, [3], 5000, tenant="a")
+    assert lengths.rest(request, 4000) == 1000.0  # nothing is known: up to max_tokens
+    for number in range(120):
+        lengths.observe(request, (10, 10, 10, 100, 100, 1000)[number % 6])
+    assert lengths.rest(request, 0) == pytest.approx(10, rel=0.2)
+    assert lengths.rest(request, 30) == pytest.approx(100 - 30, rel=0.25)
+    assert lengths.rest(request, 200) == pytest.approx(1000 - 200, rel=0.25)
+    assert lengths.rest(request, 3000) == 1000.0  # none went on for so long: half of what is left
+    assert lengths.rest(make_request(2, [3], 50, tenant="a"), 30) == 20.0  # never beyond max_tokens
 
 
 def test_a_new_tenant_is_expected_to_be_like_its_class() -> None:
