@@ -133,8 +133,9 @@ class ExecutorFeed:
         for sequence in record.sequences:
             sequence.held = False
             sequence.seated = sequence.opened = True
-        self._inside[request.id] = record
+        # In this order: whoever is inside and not silent streams, for other threads too.
         self._silent[request.id] = len(request.prompt)
+        self._inside[request.id] = record
         output = record.sequences[0].expected_output
         self._progress.enter(request.id, len(request.prompt), output, request.n, now)
         self._ledger.counters.prompt_tokens += len(request.prompt)

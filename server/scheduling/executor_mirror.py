@@ -19,7 +19,7 @@ class ExecutorMirror:
     """Follows an executor that reserves the worst case (prompt + max_tokens) for whoever it lets run, in order of arrival.
 
     The picture may lag behind, never for long: a request that answers is known to run, one that ends is known to be gone. Engine
-    thread only.
+    thread only, but for ``blocks``.
     """
 
     __slots__ = ("_inner", "_limits", "_reserved", "_running", "_seats", "inner_queue")
@@ -62,8 +62,9 @@ class ExecutorMirror:
         return -(-(prompt_tokens + max_tokens) // self._limits.block_size)
 
     def blocks(self, request: int) -> int:
-        """What is set aside for one who is inside, or will be."""
-        demand = self._running.get(request) or self._inner.get(request)
+        """What is set aside for one who is inside, or will be; 0 of who is not. Any thread."""
+        # In this order: who begins to run is among those who run before it has left the others.
+        demand = self._inner.get(request) or self._running.get(request)
         return 0 if demand is None else demand.blocks
 
     @property
@@ -78,7 +79,7 @@ class ExecutorMirror:
 
     def runs(self, request: int) -> None:
         """The request has answered, so it runs, whatever we thought: reuse may have made room that we do not count on."""
-        demand = self._inner.pop(request, None)
+        demand = self._inner.get(request)
         if demand is not None:
             self._run(request, demand)
 
@@ -98,13 +99,13 @@ class ExecutorMirror:
             request, demand = next(iter(self._inner.items()))
             if not self._fits(demand):
                 break
-            del self._inner[request]
             self._run(request, demand)
             began.append(request)
         return began
 
     def _run(self, request: int, demand: Demand) -> None:
         self._running[request] = demand
+        del self._inner[request]
         self._reserved += demand.blocks
         self._seats += demand.seats
 
