@@ -31,32 +31,22 @@ class LengthSketch:
         self.count = 0.0
         self.typical = 0.0
         """The quantile in tokens, after the last observation."""
-        self._running: tuple[float, ...] | None = None
-        """Running sums of the counts; None = not added up since the last observation."""
+        self._running: tuple[float, ...] = (0.0,) * (_BUCKETS + 1)
+        """Running sums of the counts, replaced as a whole."""
 
     def add(self, tokens: int) -> None:
         """O(buckets), once a request."""
-        counts = self._counts
-        counts[_bucket(tokens)] += 1.0
-        self._running = None
+        self._counts[_bucket(tokens)] += 1.0
         self.count += 1.0
         if self.count >= _MEMORY:
-            self._counts = counts = [count / 2 for count in counts]
+            self._counts = [count / 2 for count in self._counts]
             self.count /= 2
-        wanted = self._quantile * self.count
-        for bucket, count in enumerate(counts):
-            wanted -= count
-            if wanted <= 0.0:
-                self.typical = _middle(bucket)
-                return
+        self._running = (0.0, *accumulate(self._counts))
+        self.typical = self.beyond(0)
 
     def beyond(self, tokens: float) -> float:
-        """The quantile of those that turned out to be no shorter than so many tokens; 0 where none was. O(log buckets), and once after
-        each observation O(buckets). Any thread."""
-        running = self._running
-        if running is None:
-            running = self._running = (0.0, *accumulate(self._counts))
-        first = _bucket(tokens)
+        """The quantile of those that turned out to be no shorter than so many tokens; 0 where none was. O(log buckets). Any thread."""
+        running, first = self._running, _bucket(tokens)
         shorter, longer = running[first], running[-1] - running[first]
         if longer <= 0.0:
             return 0.0
