@@ -108,3 +108,29 @@ def test_it_agrees_with_a_schedule_of_small_steps() -> None:
         found, (spent, idle) = until(ahead, own, room), stepped(ahead, own, room, 0.01)
         assert found.spent == pytest.approx(spent, abs=0.05)
         assert found.idle == pytest.approx(idle, abs=0.3)
+
+
+def test_it_comes_to_an_end_whoever_waits_for_whatever() -> None:
+    """Nothing to compute, no answer, more seats and blocks than exist, none free or less than none, steps that give next to nothing."""
+    rng = random.Random(13)  # noqa: S311 - the same rooms each time
+    for _ in range(300):
+        jobs = [
+            Job(
+                rng.choice((0.0, 1e-13, 0.5, 1e5)),
+                rng.random() < 0.5,
+                rng.choice((0, 3, 1000)),
+                rng.choice((0.0, 7.0, 1e9)),
+                seated=rng.random() < 0.3,
+                seats=rng.choice((1, 5, 300)),
+            )
+            for _ in range(8)
+        ]
+        streams = sorted((rng.choice((0.0, 4.0, 90.0)), rng.choice((0, 2))) for _ in range(rng.randrange(4)))
+        room, parts = Room(rng.randint(-3, 4), rng.randint(-5, 9), streams), rng.randint(1, 4)
+        cut, given = rng.randrange(8), rng.choice((1e-9, 0.5, 1e9))
+        own = jobs[cut]._replace(seated=False)
+        spent, left, idle = until_seated_and_through(jobs[:cut], own, jobs[cut + 1 :], parts, given=given, room=room)
+        assert own.seconds - 1e-9 <= spent
+        assert spent + left <= sum(job.seconds for job in jobs) + 1e-6
+        # Each of the others is waited for once at most.
+        assert 0.0 <= idle <= sum(job.output for job in jobs) + sum(end for end, _ in streams)
