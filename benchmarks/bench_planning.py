@@ -206,7 +206,7 @@ def figures() -> list[Figure]:
 
 def _forecast_held() -> Figure:
     few, many = forecasts_us((100, 10_000), rounds=300).values()
-    # With 100 there are 50 ahead, with 10,000 the 64 that count one by one, and the rest in one.
+    # With 100 there are 50 ahead, with 10,000 the 64 that count one by one, and the rest in groups.
     name = "a forecast with 10,000 waiting, of what it costs with 100"
     return at_most(name, 200, 100 * many / few, "%")
 

@@ -138,7 +138,8 @@ class GrpcPort:
         """Refuse new calls, let running ones finish for ``grace`` seconds, then cut them. A second call may shorten it.
 
         Whoever stops a port has turned it not ready before: calls that are on their way then get UNAVAILABLE of their handlers, where
-        gRPC would end them as CANCELLED once it stops.
+        gRPC would end them as CANCELLED once it stops. The grace begins when they have come: after LONGEST_WAY seconds at
+        most, and never later than after ``grace``.
         """
         self.close_own_target()
         with contextlib.suppress(TimeoutError):

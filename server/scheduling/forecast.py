@@ -6,10 +6,9 @@
     TTFT    = rest of the step in flight + steps full ones where others still want them, else through + what its steps cost anyway, and idle ones
 
 Who comes later and passes is expected as it lately was (overtaking.py). What this leaves out (how many more will stream by then, work
-outside the engine) shows as a factor between
-prediction and truth, the median of what lately came, learned apart for an empty room and a waiting one, and for short prompts and long ones. Who is
-refused teaches nothing: a factor that was learned while the machine stood still would refuse whoever could show that it stands no more, and so
-fades with each run of refusals that only it caused.
+outside the engine) shows as a factor between prediction and truth, the median of what lately came, learned apart for an empty room and a
+waiting one, and for short prompts and long ones. Who is refused teaches nothing: a factor that was learned while the machine stood still
+would refuse whoever could show that it stands no more, and so fades with each run of refusals that only it caused.
 """
 
 from __future__ import annotations

@@ -162,6 +162,18 @@ async def test_the_port_stays_open_while_calls_still_come_case_I2(monkeypatch: p
         server.app.request_stop()
 
 
+async def test_calls_that_never_cease_do_not_keep_the_port_open_case_I2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "LONGEST_WAY", 0.3)
+    async with running() as server:
+        assert server.app._grpc is not None
+        server.app.readiness.become(State.DRAINING)
+        stopped = asyncio.ensure_future(server.app._grpc.stop(60))
+        async with asyncio.timeout(60):
+            while not stopped.done():
+                await code_of(server.generation.Generate(request()))
+        server.app.request_stop()
+
+
 async def test_what_outlives_the_grace_ends_with_a_status_case_I1_I7() -> None:
     async with running(FakeEngine(hold_at=50), lifecycle__drain_grace=0.2) as server:
         stream = await start_stream(server, 400)
