@@ -196,7 +196,7 @@ class Forecast:
         else:
             tokens = crowd.capped_tokens + min(config.long_prompt_tokens, uncached) + round(later.tokens)
             pace = self._pace.step(alone, decodes, crowd.requests + 1 + later.requests, tokens)
-            given = min(pace - alone, most * mean)
+            given = min(max(pace - alone, config.min_prefill_tokens * mean), most * mean)
         return alone, max(given, _ROUNDING), most * mean
 
     def _streaming(self, request: GenerationRequest, outlook: Outlook) -> float:

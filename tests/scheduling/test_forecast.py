@@ -91,6 +91,12 @@ def test_beside_streams_a_prompt_takes_the_steps_that_their_gap_allows() -> None
     assert predict(EMPTY._replace(decodes=10)) == pytest.approx(0.1 + 4 * 0.02)
 
 
+def test_a_step_that_is_slow_without_prompts_still_gives_them_a_few_tokens() -> None:
+    config = replace(CONFIG, itl_target=0.01, itl_limit=0.01, min_prefill_tokens=16)
+    found = judged([], config).first_token(make_request(1, [3] * 100), 100, EMPTY._replace(decodes=10), 0.0)
+    assert found == pytest.approx(0.1 + 7 * 0.02)  # 100 tokens, 16 a step
+
+
 def test_the_rest_of_the_step_under_way_counts() -> None:
     request, empty = make_request(1, [3] * 100), predict(EMPTY)
     for now, rest in ((6.0, 0.4), (6.1, 0.3), (6.4, 0.0), (9.0, 0.0)):
