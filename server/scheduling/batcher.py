@@ -277,7 +277,7 @@ class Batcher:
             block_size=self._limits.block_size,
         )
 
-    def _streams(self) -> list[tuple[float, int]]:
+    def _streams(self) -> list[tuple[float, int, int]]:
         return read_streams(self._seats, self._reception.lengths)
 
     def check_integrity(self) -> None:

@@ -64,21 +64,22 @@ class Crowd:
     def lacks_room(self, own: Job, outlook: Outlook) -> bool:
         """Whether not all of those ahead and the newcomer fit beside who is seated."""
         wait = [job for job in self.ahead if not job.seated]
-        blocks, seats = own.blocks + sum(job.blocks for job in wait), 1 + sum(job.seats for job in wait)
+        blocks, seats = own.blocks + sum(job.blocks for job in wait), own.seats + sum(job.seats for job in wait)
         return seats > outlook.free_seats or blocks > outlook.free_blocks
 
     def _seconds(self, prompts: Sums) -> float:
         return self._cost.prompts_seconds(prompts.work, prompts.twice_attention / 2)
 
     def _started(self, one: Prefilling, sums: Sums) -> Job:
-        return Job(self._seconds(sums), sums.work > sums.capped, one.blocks, one.output, one.seated)
+        return Job(self._seconds(sums), sums.work > sums.capped, one.blocks, one.output, one.seated, one.seats)
 
     def _groups(self, prompts: Sums) -> list[Job]:
         """What each needs is not known, only what all of them do."""
-        number = min(_GROUPS, prompts.requests)
-        if not number:
+        if not prompts.requests:
             return []
-        seats, blocks = -(-prompts.requests // number), self.blocks(-(-prompts.room // number))
+        seats = -(-prompts.requests // _GROUPS)
+        number = -(-prompts.requests // seats)
+        blocks = self.blocks(-(-prompts.room // number))
         output = prompts.output / prompts.requests
         return [Job(self._seconds(prompts) / number, False, blocks, output, seated=False, seats=seats)] * number
 

@@ -25,7 +25,7 @@ from server.scheduling.cost import StepCost
 from server.scheduling.counters import SchedulingStats
 from server.scheduling.executor_mirror import ExecutorMirror
 from server.scheduling.executor_progress import ExecutorProgress
-from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, reason_of, seat_tokens
+from server.scheduling.fed_sequence import Fed, FedSequence, executor_request, read_streams, reason_of, seat_tokens
 from server.scheduling.forecast import House
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_reception, make_room
@@ -62,12 +62,13 @@ class ExecutorFeed:
         self._shares = ClassShares(config.class_shares, bound=2 * limits.max_context)
         self._room: WaitingRoom[FedSequence] = make_room(config, self._shares)
         self.standing = self._room.standing
-        house = House(self._room.around, self._streams, seat_tokens, limits.block_size)
-        self._progress = ExecutorProgress(limits, config, cost, self._reception, house)
-        self.forecast = self._progress.forecast
         self._inside: dict[int, Fed] = {}
         self._silent: dict[int, int] = {}
         """Prompt tokens of the requests inside that have not answered yet."""
+        streams = partial(read_streams, self._inside, self._silent, self._reception.lengths, self._mirror.blocks)
+        house = House(self._room.around, streams, seat_tokens, limits.block_size)
+        self._progress = ExecutorProgress(limits, config, cost, self._reception, house)
+        self.forecast = self._progress.forecast
         self._uncounted: dict[int, int] = {}
         """Prompt tokens of those that have answered without saying how many of them were reused."""
         self._cancellations: list[int] = []
@@ -276,18 +277,6 @@ class ExecutorFeed:
     def outlook(self) -> Outlook:
         """What lies ahead of whoever comes now, in time proportional to the requests inside."""
         return self._progress.outlook(self._room, self._mirror)
-
-    def _streams(self) -> list[tuple[float, int]]:
-        """Of each request that streams, the tokens that it will probably still draw, and the blocks set aside for it. Any thread: who comes or goes
-        meanwhile may be missing."""
-        # One call of C: no other thread changes the dictionary meanwhile.
-        inside = list(self._inside.values())
-        rest, blocks = self._reception.lengths.rest, self._mirror.blocks
-        return [
-            (rest(record.request, record.sequences[0].delivered), blocks(record.request.id))
-            for record in inside
-            if record.request.id not in self._silent
-        ]
 
     def stats(self, executor: ExecutorStats | None = None) -> SchedulingStats:
         """A snapshot. Of the blocks the executor knows best; without its word, what our picture of it says."""

@@ -138,6 +138,7 @@ class ExecutorProgress:
                     blocks=mirror.blocks(request),
                     output=one.output,
                     seated=one.began < inf,
+                    seats=one.sequences,
                 )
                 for request, one in self._inside.items()
                 if one.computed < one.prompt

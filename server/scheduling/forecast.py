@@ -40,8 +40,8 @@ class House:
 
     waiting: Callable[[int, float, int, int], Around]
     """Who waits around a class and a rank, at most so many one by one before it and after it."""
-    streams: Callable[[], Iterable[tuple[float, int]]]
-    """Of each that streams, the tokens that it will probably still draw, and the KV blocks that are free then."""
+    streams: Callable[[], Iterable[tuple[float, int, int]]]
+    """Of each that streams, the tokens that it will probably still draw, and the KV blocks and the seats that are free then."""
     seat_tokens: Callable[[GenerationRequest, int], int]
     """Tokens that KV blocks are set aside for when a request is seated of whose prompt so many are not cached."""
     block_size: int
@@ -66,7 +66,7 @@ class Forecast:
         self._cost = cost
         self._reception = reception
         self._house = house
-        self._known: tuple[Outlook, list[tuple[float, int]]] | None = None
+        self._known: tuple[Outlook, list[tuple[float, int, int]]] | None = None
         self._pace = make_pace(config, cost)
         self._overtaking = Overtaking() if config.order == "aged" else None
         self._factor = [0.0] * 4
@@ -158,7 +158,7 @@ class Forecast:
         room = Room(outlook.free_seats, outlook.free_blocks, self._streams(outlook))
         return until_seated_and_through(crowd.ahead, own, crowd.behind, parts, given=given, room=room)
 
-    def _streams(self, outlook: Outlook) -> list[tuple[float, int]]:
+    def _streams(self, outlook: Outlook) -> list[tuple[float, int, int]]:
         """Looked up once for each picture of the house: whoever asks before the next step is told the same."""
         known = self._known
         if known is None or known[0] is not outlook:

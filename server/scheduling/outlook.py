@@ -21,6 +21,8 @@ class Prefilling(NamedTuple):
     """Tokens that it will probably draw."""
     seated: bool = True
     """False: it waits within the engine."""
+    seats: int = 1
+    """That it has, or waits for."""
 
 
 class Outlook(NamedTuple):

@@ -20,8 +20,8 @@ class Room(NamedTuple):
 
     seats: int
     blocks: int
-    streams: Sequence[tuple[float, int]]
-    """Of each that streams, the steps until it will probably end, and the blocks that are free then; who ends first, first."""
+    streams: Sequence[tuple[float, int, int]]
+    """Of each that streams, the steps until it will probably end, and the blocks and the seats that are free then; who ends first, first."""
 
 
 def until_seated_and_through(
@@ -59,7 +59,7 @@ class _Course:
         self._queue = [at for at, job in enumerate(jobs) if not job.seated]
         self._queue.reverse()
         self._seats, self._blocks = room.seats, room.blocks
-        self._ends = [(end, blocks, 1) for end, blocks in room.streams]
+        self._ends = list(room.streams)
         """A heap: what is sorted is one."""
         self._step = self._spent = self._idle = 0.0
         """Steps so far; seconds of prompts computed; steps in which there were none."""

@@ -48,9 +48,9 @@ def judged(
     waiting: list[tuple[int, float, int]],
     config: BatcherConfig = CONFIG,
     cost: StepCost | None = None,
-    streams: Sequence[tuple[float, int]] = (),
+    streams: Sequence[tuple[float, int, int]] = (),
 ) -> Forecast:
-    """``waiting``: class, rank and prompt tokens of each; ``streams``: steps until each ends, and its blocks of ten tokens."""
+    """``waiting``: class, rank and prompt tokens of each; ``streams``: steps until each ends, its blocks of ten tokens, and its seats."""
     cost = cost or StepCost(PROFILE)
     room: WaitingRoom[Guest] = make_room(config, ClassShares((0.0, 0.0, 0.0), bound=1))
     for number, (level, rank, work) in enumerate(waiting):
@@ -174,7 +174,7 @@ def test_without_a_seat_it_waits_until_so_many_have_ended() -> None:
     request = make_request(1, [3] * 100)
 
     def predicted(*ends: float) -> float:
-        judge = judged([(0, 0.0, 30)] * 2, streams=[(end, 1) for end in ends])
+        judge = judged([(0, 0.0, 30)] * 2, streams=[(end, 1, 1) for end in ends])
         return judge.first_token(request, 100, full, 0.0)
 
     # A step with four streams takes 0.014 s; the third to end leaves its seat to the newcomer.
@@ -191,7 +191,7 @@ def test_without_blocks_it_waits_for_those_of_others_and_behind_whoever_waits_fo
     def predicted(judge: Forecast, request: GenerationRequest) -> float:
         return judge.first_token(request, len(request.prompt), short, 0.0)
 
-    streams = [(500.0, 10), (2000.0, 90)]
+    streams = [(500.0, 10, 1), (2000.0, 90, 1)]
     nobody_ahead = judged([], streams=streams)
     assert predicted(nobody_ahead, fits) < 0.5  # ten blocks
     assert predicted(nobody_ahead, request) == pytest.approx(2000 * 0.012, rel=0.05)  # forty: thirty are not enough
@@ -202,10 +202,10 @@ def test_without_blocks_it_waits_for_those_of_others_and_behind_whoever_waits_fo
 def test_who_streams_is_looked_up_once_for_each_picture() -> None:
     asked = 0
 
-    def streams() -> list[tuple[float, int]]:
+    def streams() -> list[tuple[float, int, int]]:
         nonlocal asked
         asked += 1
-        return [(100.0, 50)]
+        return [(100.0, 50, 1)]
 
     judge = judged([])
     judge._house = replace(judge._house, streams=streams)

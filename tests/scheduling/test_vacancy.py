@@ -32,29 +32,29 @@ def test_with_room_for_all_it_is_as_if_all_had_seats() -> None:
 
 
 def test_it_waits_for_a_seat_while_nothing_is_computed() -> None:
-    assert until([], waits(2.0, 1), Room(0, 99, [(30.0, 1), (40.0, 1)])) == Through(2.0, 0.0, 30.0)
+    assert until([], waits(2.0, 1), Room(0, 99, [(30.0, 1, 1), (40.0, 1, 1)])) == Through(2.0, 0.0, 30.0)
 
 
 def test_it_waits_until_blocks_enough_are_free() -> None:
-    streams = [(10.0, 3), (20.0, 3), (30.0, 3)]
+    streams = [(10.0, 3, 1), (20.0, 3, 1), (30.0, 3, 1)]
     assert until([], waits(2.0, 8), Room(99, 2, streams)) == Through(2.0, 0.0, 20.0)
 
 
 def test_who_does_not_fit_holds_up_whoever_would() -> None:
-    streams = [(10.0, 3), (20.0, 3)]
+    streams = [(10.0, 3, 1), (20.0, 3, 1)]
     through = until([waits(1.0, 8)], waits(2.0, 1), Room(99, 3, streams))
     assert through == Through(3.0, 0.0, 20.0)
 
 
 def test_the_only_one_in_the_house_is_seated_whatever_it_takes() -> None:
-    assert until([], waits(2.0, 1000), Room(8, 10, [(5.0, 3)])) == Through(2.0, 0.0, 5.0)
+    assert until([], waits(2.0, 1000), Room(8, 10, [(5.0, 3, 1)])) == Through(2.0, 0.0, 5.0)
 
 
 def test_steps_pass_while_others_compute() -> None:
     # Ten steps of half a second each: by then the stream has ended.
     ahead = [Job(5.0, long=False, blocks=4, output=1e9)]
-    assert until(ahead, waits(2.0, 4), Room(0, 0, [(8.0, 4)])) == Through(7.0, 0.0, 0.0)
-    assert until(ahead, waits(2.0, 4), Room(0, 0, [(12.0, 4)])) == Through(7.0, 0.0, 2.0)
+    assert until(ahead, waits(2.0, 4), Room(0, 0, [(8.0, 4, 1)])) == Through(7.0, 0.0, 0.0)
+    assert until(ahead, waits(2.0, 4), Room(0, 0, [(12.0, 4, 1)])) == Through(7.0, 0.0, 2.0)
 
 
 def test_who_is_through_streams_and_then_gives_its_room_back() -> None:
@@ -75,7 +75,7 @@ def stepped(ahead: list[Job], own: Job, room: Room, step: float) -> tuple[float,
     ends = list(room.streams)
     blocks, now, spent, idle = room.blocks, 0.0, 0.0, 0.0
     while left[place] > 1e-9:
-        blocks += sum(size for end, size in ends if end <= now + 1e-9)
+        blocks += sum(size for end, size, _ in ends if end <= now + 1e-9)
         ends = [one for one in ends if one[0] > now + 1e-9]
         for at, job in enumerate(jobs):
             if not seated[at]:
@@ -89,7 +89,7 @@ def stepped(ahead: list[Job], own: Job, room: Room, step: float) -> tuple[float,
                 size = min(left[at], free)
                 left[at], free, spent = left[at] - size, free - size, spent + size
                 if left[at] <= 1e-9:
-                    ends.append((now + step + job.output, job.blocks))
+                    ends.append((now + step + job.output, job.blocks, 1))
         now += step
         idle += step if free == step * GIVEN else 0.0
     return spent, idle
@@ -102,7 +102,7 @@ def test_it_agrees_with_a_schedule_of_small_steps() -> None:
             Job(rng.uniform(0.2, 3.0), False, rng.randint(1, 9), rng.uniform(1.0, 60.0), seated=at < 2)
             for at in range(7)
         ]
-        streams = sorted((rng.uniform(0.0, 60.0), rng.randint(1, 9)) for _ in range(5))
+        streams = sorted((rng.uniform(0.0, 60.0), rng.randint(1, 9), 1) for _ in range(5))
         room = Room(99, rng.randint(0, 9), streams)
         own = waits(1.0, rng.randint(1, 9))
         found, (spent, idle) = until(ahead, own, room), stepped(ahead, own, room, 0.01)
@@ -125,7 +125,7 @@ def test_it_comes_to_an_end_whoever_waits_for_whatever() -> None:
             )
             for _ in range(8)
         ]
-        streams = sorted((rng.choice((0.0, 4.0, 90.0)), rng.choice((0, 2))) for _ in range(rng.randrange(4)))
+        streams = sorted((rng.choice((0.0, 4.0, 90.0)), rng.choice((0, 2)), 1) for _ in range(rng.randrange(4)))
         room, parts = Room(rng.randint(-3, 4), rng.randint(-5, 9), streams), rng.randint(1, 4)
         cut, given = rng.randrange(8), rng.choice((1e-9, 0.5, 1e9))
         own = jobs[cut]._replace(seated=False)
@@ -133,4 +133,4 @@ def test_it_comes_to_an_end_whoever_waits_for_whatever() -> None:
         assert own.seconds - 1e-9 <= spent
         assert spent + left <= sum(job.seconds for job in jobs) + 1e-6
         # Each of the others is waited for once at most.
-        assert 0.0 <= idle <= sum(job.output for job in jobs) + sum(end for end, _ in streams)
+        assert 0.0 <= idle <= sum(job.output for job in jobs) + sum(end for end, _, _ in streams)
