@@ -1,4 +1,4 @@
-"""The eviction rules on what their parameters were not chosen on: ``FIRSTTOKEN_TRACES=DIR python -m benchmarks.eviction_held_out``.
+"""The eviction rules on what their parameters were not chosen on: ``LOAD_TRACES=DIR python -m benchmarks.eviction_held_out``.
 
 The parameters of the rules were chosen on eight points: both Mooncake traces, whole, at 2, 5, 10 and 25 % of their unique
 blocks. Here are the other capacities, and each half of each trace as a trace of its own. Beside the hit rate stands the share of the

@@ -153,7 +153,8 @@ class Forecast:
 
     def _until_through(self, crowd: Crowd, own: Job, given: float, outlook: Outlook) -> Through:
         parts = self._config.max_partial_prefills
-        if not crowd.lacks_room(own, outlook):
+        # Before answers were seen nothing says when those who stream will end: nobody is refused for the worst that they may do.
+        if not self._reception.lengths.known or not crowd.lacks_room(own, outlook):
             return until_through(crowd.ahead, own, crowd.behind, parts)
         room = Room(outlook.free_seats, outlook.free_blocks, self._streams(outlook))
         return until_seated_and_through(crowd.ahead, own, crowd.behind, parts, given=given, room=room)

@@ -79,6 +79,11 @@ class ExpectedLengths:
             return float(request.max_tokens)
         return min(float(request.max_tokens), sketch.typical)
 
+    @property
+    def known(self) -> bool:
+        """Whether enough answers were seen to say how long one goes on. Any thread."""
+        return any(sketch.count >= _ENOUGH for sketch in self._classes)
+
     def rest(self, request: GenerationRequest, generated: int) -> float:
         """Tokens that one of its sequences will probably still draw after so many. Any thread."""
         sketch, most = self._sketch(request), float(max(1, request.max_tokens - generated))

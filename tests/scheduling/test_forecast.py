@@ -49,14 +49,18 @@ def judged(
     config: BatcherConfig = CONFIG,
     cost: StepCost | None = None,
     streams: Sequence[tuple[float, int, int]] = (),
+    seen: int = 0,
 ) -> Forecast:
-    """``waiting``: class, rank and prompt tokens of each; ``streams``: steps until each ends, its blocks of ten tokens, and its seats."""
+    """``seen``: answers; ``waiting``: class, rank and prompt tokens of each; ``streams``: steps until each ends, its blocks of ten tokens, and its seats."""
     cost = cost or StepCost(PROFILE)
     room: WaitingRoom[Guest] = make_room(config, ClassShares((0.0, 0.0, 0.0), bound=1))
     for number, (level, rank, work) in enumerate(waiting):
         room.push(Guest(level, rank, number, work=work, output=100_000))
     house = House(room.around, lambda: streams, lambda _, uncached: uncached, BLOCK)
-    return Forecast(config, cost, make_reception(config, cost, Policies()), house)
+    reception = make_reception(config, cost, Policies())
+    for _ in range(seen):
+        reception.learn(make_request(0, [3], 100_000), FinishReason.END, 100)
+    return Forecast(config, cost, reception, house)
 
 
 def predict(outlook: Outlook, tokens: int = 100, waiting: tuple[int, int] = NOBODY) -> float:
@@ -174,7 +178,7 @@ def test_without_a_seat_it_waits_until_so_many_have_ended() -> None:
     request = make_request(1, [3] * 100)
 
     def predicted(*ends: float) -> float:
-        judge = judged([(0, 0.0, 30)] * 2, streams=[(end, 1, 1) for end in ends])
+        judge = judged([(0, 0.0, 30)] * 2, streams=[(end, 1, 1) for end in ends], seen=9)
         return judge.first_token(request, 100, full, 0.0)
 
     # A step with four streams takes 0.014 s; the third to end leaves its seat to the newcomer.
@@ -192,11 +196,20 @@ def test_without_blocks_it_waits_for_those_of_others_and_behind_whoever_waits_fo
         return judge.first_token(request, len(request.prompt), short, 0.0)
 
     streams = [(500.0, 10, 1), (2000.0, 90, 1)]
-    nobody_ahead = judged([], streams=streams)
+    nobody_ahead = judged([], streams=streams, seen=9)
     assert predicted(nobody_ahead, fits) < 0.5  # ten blocks
     assert predicted(nobody_ahead, request) == pytest.approx(2000 * 0.012, rel=0.05)  # forty: thirty are not enough
-    behind_another = judged([(0, 0.0, 800)], streams=streams)
+    behind_another = judged([(0, 0.0, 800)], streams=streams, seen=9)
     assert predicted(behind_another, fits) == pytest.approx(2000 * 0.012, rel=0.1)
+
+
+def test_before_any_answer_was_seen_nobody_is_refused_for_how_long_those_who_stream_might_go_on() -> None:
+    full = EMPTY._replace(free_seats=0, waiting_requests=(0, 1, 0), decodes=8)
+    request = make_request(1, [3] * 100, ttft_deadline=5.0)
+    for seen in (0, 7):
+        judged([(0, 0.0, 30)], streams=[(100_000.0, 1, 1)] * 8, seen=seen).check(request, 100, full, 0.0)
+    with pytest.raises(OverloadedError, match="ttft_deadline"):
+        judged([(0, 0.0, 30)], streams=[(100_000.0, 1, 1)] * 8, seen=8).check(request, 100, full, 0.0)
 
 
 def test_who_streams_is_looked_up_once_for_each_picture() -> None:
@@ -207,7 +220,7 @@ def test_who_streams_is_looked_up_once_for_each_picture() -> None:
         asked += 1
         return [(100.0, 50, 1)]
 
-    judge = judged([])
+    judge = judged([], seen=9)
     judge._house = replace(judge._house, streams=streams)
     request = make_request(1, [3] * 400)
     for blocks in (10, 11):
