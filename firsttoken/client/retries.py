@@ -31,6 +31,8 @@ class RetryPolicy:
     """A longer delay asked for by the server is not waited out: the error is raised."""
 
 
+_WORDLESS = (None, "", "CANCELLED")
+"""Details of a call that gRPC itself ended; the server's own, and a cancel of this client's, say why."""
 NO_RETRIES = RetryPolicy(attempts=1)
 
 
@@ -60,7 +62,7 @@ class Attempts:
 
         ``taken``: headers or a message had come.
         """
-        error = self._error_of(failure)
+        error = self._error_of(failure, taken=taken)
         if taken or self._made >= self._policy.attempts or not _refused(error):
             raise error from failure
         delay = self._delay(error)
@@ -70,12 +72,20 @@ class Attempts:
         self._made += 1
         return delay
 
-    def _error_of(self, failure: grpc.RpcError) -> CallError:
-        """A call that the server cut off at its deadline arrives as a bare reset, which gRPC calls CANCELLED when it hears of it before it has
-        looked at its own clock: on a starved machine. By then the deadline has passed here, too."""
+    def _error_of(self, failure: grpc.RpcError, *, taken: bool) -> CallError:
+        """What gRPC calls CANCELLED may be neither the caller's wish nor the operator's.
+
+        A call that the server cut off at its deadline arrives as a bare reset, which gRPC calls so when it hears of it before it has
+        looked at its own clock: on a starved machine. By then the deadline has passed here, too. And a port that stops ends those calls so
+        that came in its last moments, before any handler of the server saw them.
+        """
         error = error_of(failure)
-        if isinstance(error, CallCancelledError) and self.remaining() == 0.0:
+        if not isinstance(error, CallCancelledError):
+            return error
+        if self.remaining() == 0.0:
             return DeadlineError("the call's deadline passed", status="DEADLINE_EXCEEDED")
+        if not taken and failure.details() in _WORDLESS:
+            return UnavailableError("the server stopped before it took the call in", status="UNAVAILABLE")
         return error
 
     def _delay(self, error: CallError) -> float | None:

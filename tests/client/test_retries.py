@@ -177,3 +177,12 @@ def test_a_reset_after_the_deadline_is_the_deadline_case_D2(timeout: float | Non
     with pytest.raises(kind) as caught:
         attempts.next_delay(_Reset(), taken=True)
     assert caught.value.status == ("DEADLINE_EXCEEDED" if kind is DeadlineError else "CANCELLED")
+
+
+def test_a_call_that_a_stopping_port_dropped_is_sent_again() -> None:
+    attempts = Attempts(QUICK, None)
+    assert attempts.next_delay(_Reset(), taken=False) > 0.0
+    with pytest.raises(firsttoken.UnavailableError):
+        Attempts(firsttoken.RetryPolicy(attempts=1), None).next_delay(_Reset(), taken=False)
+    with pytest.raises(CallCancelledError):  # headers had come: it may have done work
+        attempts.next_delay(_Reset(), taken=True)
