@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil, exp, log
+from math import ceil, exp, inf, log
 from statistics import median
 
 from server.engine import GenerationRequest, RequestFinished, SequenceFinished
@@ -48,6 +48,7 @@ class House:
 
 
 _ROUNDING = 1e-9
+_AMPLE = 1 << 30
 
 _WINDOW = 63
 """Outcomes of a kind that are remembered."""
@@ -87,13 +88,23 @@ class Forecast:
     def check(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> None:
         """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
         nothing to wait for, and everybody is admitted."""
-        self._require(request, *self._predict(request, uncached, outlook, now), outlook, now)
+        raw, kind = self._predict(request, uncached, outlook, now)
+        self._require(request, self._kindly(raw, request, uncached, outlook, now), kind, outlook, now)
 
     def check_shortest(self, shortest: GenerationRequest, outlook: Outlook, now: float) -> None:
         """As check(), of a request with a prompt of a single token, which stands for one of any length; nothing is remembered of it."""
         crowded = int(_is_crowded(outlook))
         kind = min(crowded, 2 + crowded, key=self._trusted)
-        self._require(shortest, self._raw(shortest, 1, outlook, now), kind, outlook, now)
+        self._require(shortest, self._kindly(inf, shortest, 1, outlook, now), kind, outlook, now)
+
+    def _kindly(self, raw: float, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> float:
+        """What to refuse by. Before answers were seen nothing says when those who stream will end: nobody is refused for the worst that they
+        may do."""
+        if not self._reception.lengths.known:
+            outlook = outlook._replace(free_seats=_AMPLE, free_blocks=_AMPLE)
+        elif raw < inf:
+            return raw
+        return min(raw, self._raw(request, uncached, outlook, now))
 
     def _predict(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> tuple[float, int]:
         """Seconds by the model alone, and the kind whose factor they want; remembered, to learn from."""
@@ -153,8 +164,7 @@ class Forecast:
 
     def _until_through(self, crowd: Crowd, own: Job, given: float, outlook: Outlook) -> Through:
         parts = self._config.max_partial_prefills
-        # Before answers were seen nothing says when those who stream will end: nobody is refused for the worst that they may do.
-        if not self._reception.lengths.known or not crowd.lacks_room(own, outlook):
+        if not crowd.lacks_room(own, outlook):
             return until_through(crowd.ahead, own, crowd.behind, parts)
         room = Room(outlook.free_seats, outlook.free_blocks, self._streams(outlook))
         return until_seated_and_through(crowd.ahead, own, crowd.behind, parts, given=given, room=room)
