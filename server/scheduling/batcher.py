@@ -30,7 +30,7 @@ from server.scheduling.holds import check_holds
 from server.scheduling.ledger import Ledger
 from server.scheduling.making import make_budget, make_cache, make_reception, make_room, make_seating
 from server.scheduling.outcomes import Outcomes, check_outputs
-from server.scheduling.outlook import Outlook
+from server.scheduling.outlook import Outlook, Streaming
 from server.scheduling.policies import Policies
 from server.scheduling.prefills import Prefills
 from server.scheduling.prefixes import Prefixes
@@ -277,7 +277,7 @@ class Batcher:
             block_size=self._limits.block_size,
         )
 
-    def _streams(self) -> list[tuple[float, int, int]]:
+    def _streams(self) -> list[Streaming]:
         return read_streams(self._seats, self._reception.lengths)
 
     def check_integrity(self) -> None:

@@ -71,6 +71,8 @@ def until_through(ahead: Sequence[Job], own: Job, behind: Sequence[Job], parts: 
 
 def shares_of_step(jobs: Sequence[Job], living: Sequence[int], parts: int) -> list[tuple[int, float]]:
     """Of each step, which part goes to whom. They add up to 1."""
+    if not jobs[living[0]].long:
+        return [(living[0], 1.0)]
     free, shares = 1.0, list[tuple[int, float]]()
     for at in living[:parts]:
         share = min(free, 1.0 / parts) if jobs[at].long and len(living) > 1 else free

@@ -52,7 +52,8 @@ class Crowd:
         """``capped_tokens``: of each prompt no more than counts for the step's pace."""
         self.tokens_ahead, self.seconds_ahead = before.work, self._seconds(before)
         self.ahead = [self._started(one, sums) for one, sums in zip(ahead, first, strict=True)]
-        self.ahead += self._groups(minus(waiting.ahead, total(waiting.nearest)))
+        taken = outlook.decodes + sum(one.seats for one in outlook.prefilling if one.seated)
+        self.ahead += self._groups(minus(waiting.ahead, total(waiting.nearest)), outlook.free_seats + taken)
         self.ahead += self._waiting(waiting.nearest)
         self.behind = [self._started(one, sums) for one, sums in zip(behind, last, strict=True)]
         self.behind += self._waiting(waiting.following[: max(0, MOST_BEHIND - len(behind))])
@@ -73,14 +74,16 @@ class Crowd:
     def _started(self, one: Prefilling, sums: Sums) -> Job:
         return Job(self._seconds(sums), sums.work > sums.capped, one.blocks, one.output, one.seated, one.seats)
 
-    def _groups(self, prompts: Sums) -> list[Job]:
-        """What each needs is not known, only what all of them do."""
+    def _groups(self, prompts: Sums, seats: int) -> list[Job]:
+        """What each needs is not known, only what all of them do. Those of a group who find no seat beside the others of it go on when these have
+        ended. ``seats``: all there are."""
         if not prompts.requests:
             return []
-        seats = -(-prompts.requests // _GROUPS)
-        number = -(-prompts.requests // seats)
-        blocks = self.blocks(-(-prompts.room // number))
-        output = prompts.output / prompts.requests
+        size = -(-prompts.requests // _GROUPS)
+        number, rounds = -(-prompts.requests // size), -(-size // max(1, seats))
+        seats = -(-size // rounds)
+        blocks = self.blocks(-(-prompts.room // (number * rounds)))
+        output = rounds * prompts.output / prompts.requests
         return [Job(self._seconds(prompts) / number, False, blocks, output, seated=False, seats=seats)] * number
 
     def _waiting(self, prompts: Iterable[Sums]) -> list[Job]:

@@ -69,8 +69,8 @@ class ExecutorFeed:
         house = House(self._room.around, streams, seat_tokens, limits.block_size)
         self._progress = ExecutorProgress(limits, config, cost, self._reception, house)
         self.forecast = self._progress.forecast
-        self._uncounted: dict[int, int] = {}
-        """Prompt tokens of those that have answered without saying how many of them were reused."""
+        self._uncounted: set[int] = set()
+        """Those that have answered without saying how much of their prompt was reused."""
         self._cancellations: list[int] = []
         self._cancelling: set[int] = set()
 
@@ -137,8 +137,7 @@ class ExecutorFeed:
         # In this order: whoever is inside and not silent streams, for other threads too.
         self._silent[request.id] = len(request.prompt)
         self._inside[request.id] = record
-        output = record.sequences[0].expected_output
-        self._progress.enter(request.id, len(request.prompt), output, request.n, now)
+        self._progress.enter(request.id, len(request.prompt), record.sequences[0].expected_output, request.n, now)
         self._ledger.counters.prompt_tokens += len(request.prompt)
         demand = self._mirror.demand(len(request.prompt), max(1, request.max_tokens))
         self._progress.begin(self._mirror.enter(request.id, request.n * demand, request.n), now)
@@ -194,30 +193,26 @@ class ExecutorFeed:
     def _take_tokens(self, sequence: FedSequence, response: ExecutorResponse, now: float) -> None:
         counters, request = self._ledger.counters, sequence.record.request
         counters.computed_tokens += len(response.tokens)
-        if request.id in self._silent:
-            self._answered(sequence.record, response)
+        if self._silent.pop(request.id, None) is not None:
+            self._mirror.runs(request.id)
+            self._uncounted.add(request.id)
+            self._count_prompt(sequence.record, response)
         if sequence.ending is not None or sequence.finish is not None or request.max_tokens == 0:
             sequence.discarded += len(response.tokens)
             return
         self._ledger.deliver(sequence, response.tokens, now, response.logprobs, response.top)
         sequence.delivered += len(response.tokens)
 
-    def _answered(self, record: Fed, response: ExecutorResponse) -> None:
-        prompt = self._silent.pop(record.request.id)
-        self._mirror.runs(record.request.id)
-        self._uncounted[record.request.id] = prompt
-        self._count_prompt(record, response)
-
     def _count_prompt(self, record: Fed, response: ExecutorResponse) -> None:
         """Once, when the executor says how much of the prompt it had: with its first response, or only with the final one."""
         if response.cached_tokens is None and not response.final:
             return
-        prompt = self._uncounted.pop(record.request.id, None)
-        if prompt is not None:
+        if record.request.id in self._uncounted:
+            self._uncounted.remove(record.request.id)
             record.cached_tokens = response.cached_tokens or 0
             self._ledger.counters.cached_tokens += record.cached_tokens
             # The first token comes out of the last prompt token's row, counted with the tokens.
-            self._ledger.counters.computed_tokens += prompt - record.cached_tokens - 1
+            self._ledger.counters.computed_tokens += len(record.request.prompt) - record.cached_tokens - 1
 
     def _settle(self, now: float) -> None:
         """Act on wishes: who waits outside ends now, who is inside when the executor says so. An executor ends whole requests, so one
@@ -251,7 +246,7 @@ class ExecutorFeed:
             self._settle_up(record)
         if not record.unfinished and self._inside.pop(record.request.id, None) is not None:
             self._silent.pop(record.request.id, None)
-            self._uncounted.pop(record.request.id, None)
+            self._uncounted.discard(record.request.id)
             self._cancelling.discard(record.request.id)
             self._progress.leave(record.request.id)
             self._progress.begin(self._mirror.leave(record.request.id), now)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 from engines.contract import ExecutorFinish, ExecutorRequest, ExecutorResponse
 from server.engine import FinishReason, GenerationRequest, PriorityClass
 from server.scheduling.lengths import ExpectedLengths
+from server.scheduling.outlook import Streaming
 from server.scheduling.record import RequestRecord, SequenceRecord
 from server.scheduling.salts import SaltNumbers
 from server.scheduling.sequence import token_array
@@ -98,12 +99,13 @@ def executor_request(request: GenerationRequest, max_context: int, salts: SaltNu
 
 def read_streams(
     inside: dict[int, Fed], silent: Container[int], lengths: ExpectedLengths, blocks: Callable[[int], int]
-) -> list[tuple[float, int, int]]:
-    """Of each request that streams, the tokens that it will probably still draw, and the blocks and the seats that it has. Any thread: who comes
-    or goes meanwhile may be missing."""
+) -> list[Streaming]:
+    """``inside``: whoever was handed over; ``silent``: those of them who have not answered. Any thread: who comes or goes meanwhile may be missing."""
     # One call of C: no other thread changes the dictionary meanwhile.
     return [
-        (lengths.rest(record.request, record.sequences[0].delivered), blocks(record.request.id), record.request.n)
+        Streaming(
+            lengths.rest(record.request, record.sequences[0].delivered), blocks(record.request.id), record.request.n
+        )
         for record in list(inside.values())
         if record.request.id not in silent
     ]

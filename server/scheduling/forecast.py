@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil, exp, inf, log
+from math import ceil, exp, log
 from statistics import median
 
 from server.engine import GenerationRequest, RequestFinished, SequenceFinished
@@ -27,11 +27,11 @@ from server.scheduling.contention import Job, Through, until_through
 from server.scheduling.cost import StepCost
 from server.scheduling.crowd import MOST_AHEAD, MOST_BEHIND, Crowd
 from server.scheduling.making import make_pace
-from server.scheduling.outlook import Outlook
+from server.scheduling.outlook import Outlook, Streaming
 from server.scheduling.overtaking import Later, Overtaking
 from server.scheduling.rank_sums import Around
 from server.scheduling.reception import Reception
-from server.scheduling.vacancy import Room, until_seated_and_through
+from server.scheduling.vacancy import Room, in_groups, until_seated_and_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class House:
 
     waiting: Callable[[int, float, int, int], Around]
     """Who waits around a class and a rank, at most so many one by one before it and after it."""
-    streams: Callable[[], Iterable[tuple[float, int, int]]]
-    """Of each that streams, the tokens that it will probably still draw, and the KV blocks and the seats that are free then."""
+    streams: Callable[[], Iterable[Streaming]]
+    """Who streams, in any order."""
     seat_tokens: Callable[[GenerationRequest, int], int]
     """Tokens that KV blocks are set aside for when a request is seated of whose prompt so many are not cached."""
     block_size: int
@@ -49,6 +49,7 @@ class House:
 
 _ROUNDING = 1e-9
 _AMPLE = 1 << 30
+"""Seats, or blocks, that nobody lacks."""
 
 _WINDOW = 63
 """Outcomes of a kind that are remembered."""
@@ -67,7 +68,7 @@ class Forecast:
         self._cost = cost
         self._reception = reception
         self._house = house
-        self._known: tuple[Outlook, list[tuple[float, int, int]]] | None = None
+        self._known: tuple[Outlook, list[Streaming]] | None = None
         self._pace = make_pace(config, cost)
         self._overtaking = Overtaking() if config.order == "aged" else None
         self._factor = [0.0] * 4
@@ -89,22 +90,23 @@ class Forecast:
         """Raises OverloadedError where the request would only wait to miss a deadline of its own. Where nobody is ahead there is
         nothing to wait for, and everybody is admitted."""
         raw, kind = self._predict(request, uncached, outlook, now)
-        self._require(request, self._kindly(raw, request, uncached, outlook, now), kind, outlook, now)
+        kindly = self._kindly(outlook)
+        if kindly is not outlook:
+            raw = self._raw(request, uncached, kindly, now)
+        self._require(request, raw, kind, outlook, now)
 
     def check_shortest(self, shortest: GenerationRequest, outlook: Outlook, now: float) -> None:
         """As check(), of a request with a prompt of a single token, which stands for one of any length; nothing is remembered of it."""
         crowded = int(_is_crowded(outlook))
         kind = min(crowded, 2 + crowded, key=self._trusted)
-        self._require(shortest, self._kindly(inf, shortest, 1, outlook, now), kind, outlook, now)
+        self._require(shortest, self._raw(shortest, 1, self._kindly(outlook), now), kind, outlook, now)
 
-    def _kindly(self, raw: float, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> float:
+    def _kindly(self, outlook: Outlook) -> Outlook:
         """What to refuse by. Before answers were seen nothing says when those who stream will end: nobody is refused for the worst that they
         may do."""
-        if not self._reception.lengths.known:
-            outlook = outlook._replace(free_seats=_AMPLE, free_blocks=_AMPLE)
-        elif raw < inf:
-            return raw
-        return min(raw, self._raw(request, uncached, outlook, now))
+        if self._reception.lengths.known:
+            return outlook
+        return outlook._replace(free_seats=_AMPLE, free_blocks=_AMPLE)
 
     def _predict(self, request: GenerationRequest, uncached: int, outlook: Outlook, now: float) -> tuple[float, int]:
         """Seconds by the model alone, and the kind whose factor they want; remembered, to learn from."""
@@ -169,11 +171,11 @@ class Forecast:
         room = Room(outlook.free_seats, outlook.free_blocks, self._streams(outlook))
         return until_seated_and_through(crowd.ahead, own, crowd.behind, parts, given=given, room=room)
 
-    def _streams(self, outlook: Outlook) -> list[tuple[float, int, int]]:
+    def _streams(self, outlook: Outlook) -> list[Streaming]:
         """Looked up once for each picture of the house: whoever asks before the next step is told the same."""
         known = self._known
         if known is None or known[0] is not outlook:
-            known = self._known = outlook, sorted(self._house.streams())
+            known = self._known = outlook, in_groups(self._house.streams())
         return known[1]
 
     def _expect_more(self, request: GenerationRequest, place: tuple[int, float], wait: float) -> Later:

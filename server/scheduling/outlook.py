@@ -25,6 +25,17 @@ class Prefilling(NamedTuple):
     """That it has, or waits for."""
 
 
+class Streaming(NamedTuple):
+    """A request whose prompt is through, by when it will probably end: who ends first compares lowest."""
+
+    rest: float
+    """Tokens that it will probably still draw, one a step."""
+    blocks: int
+    """KV blocks that are free then."""
+    seats: int
+    """Seats that are free then."""
+
+
 class Outlook(NamedTuple):
     waiting_requests: tuple[int, int, int]
     """By class, without a seat."""

@@ -8,7 +8,7 @@ from server.scheduling.composition import Composition
 from server.scheduling.cost import StepCost
 from server.scheduling.counters import Counters, SchedulingStats
 from server.scheduling.lengths import ExpectedLengths
-from server.scheduling.outlook import Outlook, Prefilling
+from server.scheduling.outlook import Outlook, Prefilling, Streaming
 from server.scheduling.seats import Seats
 from server.scheduling.sequence import Sequence
 from server.scheduling.tenants import W
@@ -116,13 +116,12 @@ def _prefilling_one(one: Sequence, block_size: int) -> Prefilling:
     return Prefilling(one.level, one.record.key[1], _left(one), one.scheduled, blocks, output)
 
 
-def read_streams(seats: Seats, lengths: ExpectedLengths) -> list[tuple[float, int, int]]:
-    """Of each that streams, the tokens that it will probably still draw, the KV blocks that it holds, and its seat. Any thread: who comes or goes meanwhile
-    may be missing."""
+def read_streams(seats: Seats, lengths: ExpectedLengths) -> list[Streaming]:
+    """Any thread: who comes or goes meanwhile may be missing."""
     # One call of C: no other thread changes the dictionary meanwhile.
     running = list(seats.running.values())
     return [
-        (lengths.rest(one.record.request, one.generated), len(one.kv.table), 1)
+        Streaming(lengths.rest(one.record.request, one.generated), len(one.kv.table), 1)
         for one in running
         if one.id not in seats.prefilling
     ]

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from server.scheduling.contention import NOTHING, Job, Through, shares_of_step
+from server.scheduling.outlook import Streaming
+
+MOST_STREAMS = 64
 
 
 class Room(NamedTuple):
@@ -20,8 +23,21 @@ class Room(NamedTuple):
 
     seats: int
     blocks: int
-    streams: Sequence[tuple[float, int, int]]
-    """Of each that streams, the steps until it will probably end, and the blocks and the seats that are free then; who ends first, first."""
+    streams: Sequence[Streaming]
+    """Ascending."""
+
+
+def in_groups(streams: Iterable[Streaming]) -> list[Streaming]:
+    """Ascending; of very many as many neighbours count as one, which ends when the middle one of them does, that a course has no more events."""
+    ordered = sorted(streams)
+    size = -(-len(ordered) // MOST_STREAMS)
+    if size <= 1:
+        return ordered
+    groups = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    return [
+        Streaming(group[len(group) // 2].rest, sum(one.blocks for one in group), sum(one.seats for one in group))
+        for group in groups
+    ]
 
 
 def until_seated_and_through(
@@ -99,7 +115,7 @@ class _Course:
                 self._left[at] = 0.0
                 self._living.remove(at)
                 job = self._jobs[at]
-                heapq.heappush(self._ends, (self._step + job.output, job.blocks, job.seats))
+                heapq.heappush(self._ends, Streaming(self._step + job.output, job.blocks, job.seats))
         if ends:
             self._end_one()
 

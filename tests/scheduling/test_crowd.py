@@ -17,8 +17,8 @@ NOBODY = Around(total([]), [], total([]), [])
 LONG = 500
 
 
-def crowd(waiting: Around = NOBODY, *prefilling: Prefilling) -> Crowd:
-    outlook = EMPTY._replace(prefilling=prefilling)
+def crowd(waiting: Around = NOBODY, *prefilling: Prefilling, seats: int = 8) -> Crowd:
+    outlook = EMPTY._replace(prefilling=prefilling, free_seats=seats)
     return Crowd(waiting, outlook, (1, 5.0), cost=COST, long=LONG, block_size=10)
 
 
@@ -44,7 +44,7 @@ def test_in_the_order_of_class_and_rank_and_who_came_first() -> None:
 def test_the_farther_ones_count_in_groups_that_need_together_what_all_need() -> None:
     one = of_one(100, 100, LONG, room=105, output=40)
     near = [one] * MOST_AHEAD
-    found = crowd(Around(total([one] * 1000), near, total([]), []))
+    found = crowd(Around(total([one] * 1000), near, total([]), []), seats=64)
     groups = found.ahead[: -len(near)]
     assert 1 < len(groups) < MOST_AHEAD
     assert sum(job.seconds for job in found.ahead) == pytest.approx(100.0, rel=1e-3)
@@ -52,6 +52,14 @@ def test_the_farther_ones_count_in_groups_that_need_together_what_all_need() -> 
     assert sum(job.blocks for job in groups) * 10 >= (1000 - len(near)) * 105
     assert {job.output for job in groups} == {40.0}
     assert not any(job.seated for job in found.ahead)
+
+
+def test_a_group_larger_than_all_seats_takes_them_in_rounds() -> None:
+    one = of_one(100, 100, LONG, room=100, output=40)
+    found = crowd(Around(total([one] * 1024), [], total([]), []))
+    # 32 groups of 32, where there are eight seats.
+    assert {(job.seats, job.blocks, job.output) for job in found.ahead} == {(8, 80, 160.0)}
+    assert len(found.ahead) == 32
 
 
 def test_room_lacks_where_not_all_of_them_fit() -> None:

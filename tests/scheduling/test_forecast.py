@@ -16,7 +16,7 @@ from server.scheduling.config import BatcherConfig
 from server.scheduling.cost import StepCost
 from server.scheduling.forecast import Forecast, House
 from server.scheduling.making import make_reception, make_room
-from server.scheduling.outlook import Outlook, Prefilling
+from server.scheduling.outlook import Outlook, Prefilling, Streaming
 from server.scheduling.policies import Policies
 from server.scheduling.shares import ClassShares
 from server.scheduling.waiting_room import WaitingRoom
@@ -48,10 +48,10 @@ def judged(
     waiting: list[tuple[int, float, int]],
     config: BatcherConfig = CONFIG,
     cost: StepCost | None = None,
-    streams: Sequence[tuple[float, int, int]] = (),
+    streams: Sequence[Streaming] = (),
     seen: int = 0,
 ) -> Forecast:
-    """``seen``: answers; ``waiting``: class, rank and prompt tokens of each; ``streams``: steps until each ends, its blocks of ten tokens, and its seats."""
+    """``seen``: answers; ``waiting``: class, rank and prompt tokens of each; blocks are of ten tokens."""
     cost = cost or StepCost(PROFILE)
     room: WaitingRoom[Guest] = make_room(config, ClassShares((0.0, 0.0, 0.0), bound=1))
     for number, (level, rank, work) in enumerate(waiting):
@@ -178,7 +178,7 @@ def test_without_a_seat_it_waits_until_so_many_have_ended() -> None:
     request = make_request(1, [3] * 100)
 
     def predicted(*ends: float) -> float:
-        judge = judged([(0, 0.0, 30)] * 2, streams=[(end, 1, 1) for end in ends], seen=9)
+        judge = judged([(0, 0.0, 30)] * 2, streams=[Streaming(end, 1, 1) for end in ends], seen=9)
         return judge.first_token(request, 100, full, 0.0)
 
     # A step with four streams takes 0.014 s; the third to end leaves its seat to the newcomer.
@@ -195,7 +195,7 @@ def test_without_blocks_it_waits_for_those_of_others_and_behind_whoever_waits_fo
     def predicted(judge: Forecast, request: GenerationRequest) -> float:
         return judge.first_token(request, len(request.prompt), short, 0.0)
 
-    streams = [(500.0, 10, 1), (2000.0, 90, 1)]
+    streams = [Streaming(500.0, 10, 1), Streaming(2000.0, 90, 1)]
     nobody_ahead = judged([], streams=streams, seen=9)
     assert predicted(nobody_ahead, fits) < 0.5  # ten blocks
     assert predicted(nobody_ahead, request) == pytest.approx(2000 * 0.012, rel=0.05)  # forty: thirty are not enough
@@ -207,18 +207,21 @@ def test_before_any_answer_was_seen_nobody_is_refused_for_how_long_those_who_str
     full = EMPTY._replace(free_seats=0, waiting_requests=(0, 1, 0), decodes=8)
     request = make_request(1, [3] * 100, ttft_deadline=5.0)
     for seen in (0, 7):
-        judged([(0, 0.0, 30)], streams=[(100_000.0, 1, 1)] * 8, seen=seen).check(request, 100, full, 0.0)
+        judge = judged([(0, 0.0, 30)], streams=[Streaming(100_000.0, 1, 1)] * 8, seen=seen)
+        judge.check(request, 100, full, 0.0)
+        # What it learns from is what it says, or the first outcomes would teach that the model is wrong.
+        assert judge.first_token(request, 100, full, 0.0) > 1000.0
     with pytest.raises(OverloadedError, match="ttft_deadline"):
-        judged([(0, 0.0, 30)], streams=[(100_000.0, 1, 1)] * 8, seen=8).check(request, 100, full, 0.0)
+        judged([(0, 0.0, 30)], streams=[Streaming(100_000.0, 1, 1)] * 8, seen=8).check(request, 100, full, 0.0)
 
 
 def test_who_streams_is_looked_up_once_for_each_picture() -> None:
     asked = 0
 
-    def streams() -> list[tuple[float, int, int]]:
+    def streams() -> list[Streaming]:
         nonlocal asked
         asked += 1
-        return [(100.0, 50, 1)]
+        return [Streaming(100.0, 50, 1)]
 
     judge = judged([], seen=9)
     judge._house = replace(judge._house, streams=streams)

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from server.scheduling.contention import Job, Through, until_through
-from server.scheduling.vacancy import Room, until_seated_and_through
+from server.scheduling.outlook import Streaming
+from server.scheduling.vacancy import MOST_STREAMS, Room, in_groups, until_seated_and_through
 
 GIVEN = 0.5
 """Seconds of prompts in a step."""
@@ -32,29 +33,31 @@ def test_with_room_for_all_it_is_as_if_all_had_seats() -> None:
 
 
 def test_it_waits_for_a_seat_while_nothing_is_computed() -> None:
-    assert until([], waits(2.0, 1), Room(0, 99, [(30.0, 1, 1), (40.0, 1, 1)])) == Through(2.0, 0.0, 30.0)
+    assert until([], waits(2.0, 1), Room(0, 99, [Streaming(30.0, 1, 1), Streaming(40.0, 1, 1)])) == Through(
+        2.0, 0.0, 30.0
+    )
 
 
 def test_it_waits_until_blocks_enough_are_free() -> None:
-    streams = [(10.0, 3, 1), (20.0, 3, 1), (30.0, 3, 1)]
+    streams = [Streaming(10.0, 3, 1), Streaming(20.0, 3, 1), Streaming(30.0, 3, 1)]
     assert until([], waits(2.0, 8), Room(99, 2, streams)) == Through(2.0, 0.0, 20.0)
 
 
 def test_who_does_not_fit_holds_up_whoever_would() -> None:
-    streams = [(10.0, 3, 1), (20.0, 3, 1)]
+    streams = [Streaming(10.0, 3, 1), Streaming(20.0, 3, 1)]
     through = until([waits(1.0, 8)], waits(2.0, 1), Room(99, 3, streams))
     assert through == Through(3.0, 0.0, 20.0)
 
 
 def test_the_only_one_in_the_house_is_seated_whatever_it_takes() -> None:
-    assert until([], waits(2.0, 1000), Room(8, 10, [(5.0, 3, 1)])) == Through(2.0, 0.0, 5.0)
+    assert until([], waits(2.0, 1000), Room(8, 10, [Streaming(5.0, 3, 1)])) == Through(2.0, 0.0, 5.0)
 
 
 def test_steps_pass_while_others_compute() -> None:
     # Ten steps of half a second each: by then the stream has ended.
     ahead = [Job(5.0, long=False, blocks=4, output=1e9)]
-    assert until(ahead, waits(2.0, 4), Room(0, 0, [(8.0, 4, 1)])) == Through(7.0, 0.0, 0.0)
-    assert until(ahead, waits(2.0, 4), Room(0, 0, [(12.0, 4, 1)])) == Through(7.0, 0.0, 2.0)
+    assert until(ahead, waits(2.0, 4), Room(0, 0, [Streaming(8.0, 4, 1)])) == Through(7.0, 0.0, 0.0)
+    assert until(ahead, waits(2.0, 4), Room(0, 0, [Streaming(12.0, 4, 1)])) == Through(7.0, 0.0, 2.0)
 
 
 def test_who_is_through_streams_and_then_gives_its_room_back() -> None:
@@ -66,6 +69,14 @@ def test_one_that_stands_for_many_takes_and_gives_their_seats() -> None:
     many = waits(1.0, 6, output=50.0, seats=3)
     assert until([many], waits(2.0, 0), Room(3, 99, [])) == Through(3.0, 0.0, 50.0)
     assert until([many], waits(2.0, 0), Room(4, 99, [])) == Through(3.0, 0.0, 0.0)
+
+
+def test_of_very_many_streams_neighbours_count_as_one() -> None:
+    few = [Streaming(float(end), 1, 1) for end in range(MOST_STREAMS)]
+    assert in_groups(reversed(few)) == few
+    many = in_groups(Streaming(float(end), 2, 1) for end in range(5 * MOST_STREAMS))
+    assert many[:2] == [Streaming(2.0, 10, 5), Streaming(7.0, 10, 5)]
+    assert len(many) == MOST_STREAMS
 
 
 def stepped(ahead: list[Job], own: Job, room: Room, step: float) -> tuple[float, float]:
@@ -89,7 +100,7 @@ def stepped(ahead: list[Job], own: Job, room: Room, step: float) -> tuple[float,
                 size = min(left[at], free)
                 left[at], free, spent = left[at] - size, free - size, spent + size
                 if left[at] <= 1e-9:
-                    ends.append((now + step + job.output, job.blocks, 1))
+                    ends.append(Streaming(now + step + job.output, job.blocks, 1))
         now += step
         idle += step if free == step * GIVEN else 0.0
     return spent, idle
@@ -102,7 +113,7 @@ def test_it_agrees_with_a_schedule_of_small_steps() -> None:
             Job(rng.uniform(0.2, 3.0), False, rng.randint(1, 9), rng.uniform(1.0, 60.0), seated=at < 2)
             for at in range(7)
         ]
-        streams = sorted((rng.uniform(0.0, 60.0), rng.randint(1, 9), 1) for _ in range(5))
+        streams = sorted(Streaming(rng.uniform(0.0, 60.0), rng.randint(1, 9), 1) for _ in range(5))
         room = Room(99, rng.randint(0, 9), streams)
         own = waits(1.0, rng.randint(1, 9))
         found, (spent, idle) = until(ahead, own, room), stepped(ahead, own, room, 0.01)
@@ -125,7 +136,9 @@ def test_it_comes_to_an_end_whoever_waits_for_whatever() -> None:
             )
             for _ in range(8)
         ]
-        streams = sorted((rng.choice((0.0, 4.0, 90.0)), rng.choice((0, 2)), 1) for _ in range(rng.randrange(4)))
+        streams = sorted(
+            Streaming(rng.choice((0.0, 4.0, 90.0)), rng.choice((0, 2)), 1) for _ in range(rng.randrange(4))
+        )
         room, parts = Room(rng.randint(-3, 4), rng.randint(-5, 9), streams), rng.randint(1, 4)
         cut, given = rng.randrange(8), rng.choice((1e-9, 0.5, 1e9))
         own = jobs[cut]._replace(seated=False)
